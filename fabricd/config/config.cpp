@@ -13,6 +13,7 @@
 
 #include "fabricd/config/nearest_word.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/stripes.hpp"
 
 namespace fabricd {
 
@@ -115,10 +116,7 @@ ErrorMessage read_section(Config& config, const std::string& section, const toml
 }
 
 // As TOML has it, so that what is printed can be read back.
-std::string toml_value(const ConfigKey& key, const Config& config) {
-    const std::string text = key.get(config);
-    if (key.is_list) return "[" + text + "]";
-    if (!key.is_quoted) return text;
+std::string quoted(const std::string& text) {
     std::string quoted = "\"";
     for (const char c : text) {
         // The two that TOML would read as something else; other control characters no key admits.
@@ -126,6 +124,18 @@ std::string toml_value(const ConfigKey& key, const Config& config) {
         quoted += c;
     }
     return quoted + "\"";
+}
+
+std::string toml_value(const ConfigKey& key, const Config& config) {
+    const std::string text = key.get(config);
+    if (!key.is_list) return key.is_quoted ? quoted(text) : text;
+    if (!key.is_quoted) return "[" + text + "]";
+    std::string list;
+    std::istringstream words(text);
+    for (std::string word; std::getline(words, word, ',');) {
+        list += (list.empty() ? "" : ", ") + quoted(word);
+    }
+    return "[" + list + "]";
 }
 
 std::string section_of(const ConfigKey& key) {
@@ -226,6 +236,16 @@ ErrorMessage check_config(const Config& config) {
     const bool is_dax = config.pool.backend == "dax";
     const bool shared = !config.server.allow_uids.empty() || !config.server.socket_group.empty();
     // Every user that holds the descriptor of a dax device can map all of it (docs/pool.md).
+    if (!config.pool.dax_devices.empty()) {
+        if (!config.pool.dax_device.empty()) {
+            return std::string("pool.dax_device and pool.dax_devices exclude each other");
+        }
+        if (!is_dax) return std::string("pool.dax_devices is for pool.backend = \"dax\" only");
+        if (config.pool.dax_devices.size() > fabricshm::Stripes::kFilesMax) {
+            return "pool.dax_devices: a pool lies on " +
+                   std::to_string(fabricshm::Stripes::kFilesMax) + " devices at most";
+        }
+    }
     if (is_dax && shared && !config.pool.dax_trust_users) {
         return std::string(
             "a dax pool can't keep users apart: admit none besides the daemon's own "

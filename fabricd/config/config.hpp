@@ -41,6 +41,12 @@ struct Config {
         Bytes reserved_page_bytes = 2 * fabricshm::kMiB;
         std::int64_t numa_node = -1;
         std::string dax_device;
+        std::vector<std::string> dax_devices;
+        /// Whichever of the two is set; none: to be discovered.
+        std::vector<std::string> devices() const {
+            if (!dax_devices.empty() || dax_device.empty()) return dax_devices;
+            return {dax_device};
+        }
         std::string dax_uuid;
         bool dax_trust_users = false;
         std::int64_t hosts = 1;
@@ -112,7 +118,7 @@ struct ConfigKey {
     /// The value as it would be written.
     std::function<std::string(const Config&)> get;
     bool is_list = false;   // written as an array in TOML
-    bool is_quoted = true;  // written in quotes in TOML
+    bool is_quoted = true;  // written in quotes in TOML; of a list, each value
 };
 
 /// All keys, in the order in which they are shown.

@@ -49,6 +49,10 @@ std::vector<ConfigKey> pool_keys() {
                   "Node of a numa pool; -1: the CPU-less node with the most memory."),
         path_key("pool.dax_device", FIELD(pool.dax_device),
                  "Device of a dax pool, such as /dev/dax0.0. Empty: the only one there is."),
+        paths_key(
+            "pool.dax_devices", FIELD(pool.dax_devices),
+            "Instead of pool.dax_device: 1 to 8 devices that the pool is striped over, always "
+            "in the order in which they were formatted."),
         text_key("pool.dax_uuid", "UUID", FIELD(pool.dax_uuid),
                  "Refuse the device unless its catalogue has this UUID. Empty: any."),
         flag_key("pool.dax_trust_users", FIELD(pool.dax_trust_users),

@@ -68,6 +68,30 @@ ConfigKey path_key(const char* name, Field<std::string> field, const char* help)
     return key;
 }
 
+ConfigKey paths_key(const char* name, Field<std::vector<std::string>> field, const char* help) {
+    ConfigKey key{name, "list of absolute paths", "", "", help, {}, {}};
+    key.is_list = true;
+    key.set = [field](Config& config, const std::string& text) {
+        std::vector<std::string> paths;
+        std::istringstream words(text);
+        for (std::string word; std::getline(words, word, ',');) {
+            const bool is_plain = std::none_of(word.begin(), word.end(), [](unsigned char c) {
+                return c < 0x20 || c == 0x7f;  // see text_key()
+            });
+            if (word.empty() || word[0] != '/' || !is_plain) return false;
+            paths.push_back(word);
+        }
+        field(config) = std::move(paths);
+        return true;
+    };
+    key.get = [field](const Config& config) {
+        std::string text;
+        for (const auto& path : read(field, config)) text += (text.empty() ? "" : ",") + path;
+        return text;
+    };
+    return finish(std::move(key));
+}
+
 ConfigKey choice_key(const char* name, std::vector<std::string> words, Field<std::string> field,
                      const char* help) {
     std::string kind = "one of";
@@ -231,6 +255,7 @@ ConfigKey mode_key(const char* name, Field<unsigned> field, const char* help) {
 ConfigKey users_key(const char* name, Field<std::vector<std::uint32_t>> field, const char* help) {
     ConfigKey key{name, "list of user names or ids", "", "", help, {}, {}};
     key.is_list = true;
+    key.is_quoted = false;  // printed as numbers
     key.set = [field](Config& config, const std::string& text) {
         std::vector<std::uint32_t> users;
         std::istringstream words(text);

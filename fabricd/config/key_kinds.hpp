@@ -34,6 +34,9 @@ ConfigKey text_key(const char* name, const char* kind, Field<std::string> field,
 /// Empty or absolute.
 ConfigKey path_key(const char* name, Field<std::string> field, const char* help);
 
+/// Absolute, in an order that counts; without commas.
+ConfigKey paths_key(const char* name, Field<std::vector<std::string>> field, const char* help);
+
 /// Exactly one of the words.
 ConfigKey choice_key(const char* name, std::vector<std::string> words, Field<std::string> field,
                      const char* help);

@@ -22,7 +22,9 @@ std::string contents_word(const DaxInfo& info) {
         case DaxContents::kBlank:
             return "blank";
         case DaxContents::kCatalogue:
-            return "catalogue";
+            if (info.devices == 1) return "catalogue";
+            return std::string(info.device == 0 ? "catalogue" : "label") + ", " +
+                   std::to_string(info.device + 1) + " of " + std::to_string(info.devices);
         case DaxContents::kDamaged:
             return "damaged catalogue";
         case DaxContents::kForeign:
@@ -124,6 +126,8 @@ Json dax_json(const DaxInfo& info) {
             {"usable", info.is_usable},
             {"holds", contents_word(info)},
             {"uuid", info.uuid},
+            {"device", info.device + 1},
+            {"devices", info.devices},
             {"arenas", info.arenas}};
 }
 

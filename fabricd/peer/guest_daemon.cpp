@@ -53,6 +53,14 @@ constexpr int kHandshakes = 64;       // connections beyond the sessions: on the
 constexpr Duration kTick = std::chrono::seconds(1);
 constexpr Duration kEndWithin = std::chrono::seconds(5);  // of processes that were killed
 
+/// The pool, as this host reaches it.
+struct PoolMemory {
+    fabricshm::DaxDevices devices;
+    fabricshm::Stripes stripes;
+    std::array<std::uint8_t, 16> uuid{};
+    Bytes capacity = 0;
+};
+
 }  // namespace
 
 struct GuestDaemon::Impl {
@@ -71,8 +79,7 @@ struct GuestDaemon::Impl {
     };
 
     GuestOptions options;
-    fabricshm::DaxDevice device;
-    std::array<std::uint8_t, 16> pool{};
+    PoolMemory pool;
     fabricshm::HostIdentity identity;
     std::uint64_t instance = 0;
     ClusterDesk cluster;
@@ -151,8 +158,9 @@ Result<void> GuestDaemon::Impl::start() {
     identity = fabricshm::own_host();
     FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&instance, 1))));
     if (options.flushes) {
-        flusher = std::make_unique<RangeFlusher>(
-            [this](const OpenRange& range) { return device.flush(range.offset, range.bytes); });
+        flusher = std::make_unique<RangeFlusher>([this](const OpenRange& range) {
+            return pool.devices.flush(pool.stripes, range.offset, range.bytes);
+        });
     }
     return {};
 }
@@ -161,7 +169,7 @@ Result<void> GuestDaemon::Impl::start_link() {
     const auto post = [this](std::function<void()> task) { (void)loop->post(std::move(task)); };
     GuestEvents events;
     events.may_call = [this](GuestName& name) { return may_call(name); };
-    events.read_mark = [this](std::uint32_t mark) { return device.read_mark(mark); };
+    events.read_mark = [this](std::uint32_t mark) { return pool.devices.first().read_mark(mark); };
     events.usage = [this](Bytes now) { used = now; };
     events.up = [this, post](const std::vector<KnownSession>& sessions) {
         post([this, sessions] { came_up(sessions); });
@@ -193,7 +201,7 @@ bool GuestDaemon::Impl::may_call(GuestName& name) const {
     name.machine = identity.machine;
     name.pid_namespace = identity.pid_namespace;
     name.instance = instance;
-    name.pool = pool;
+    name.pool = pool.uuid;
     const auto view = cluster.view ? cluster.view() : nullptr;
     const bool has_leases = view != nullptr && view->store == "etcd";
     if (!has_leases) return true;
@@ -238,7 +246,7 @@ void GuestDaemon::Impl::read_from(ConnectionId id) {
     Client& client = clients.at(id);
     if (!client.outbox.empty()) {
         const auto sent = client.outbox.flush(
-            client.socket, [this](ArenaId) { return device.client_number(); }, -1);
+            client.socket, [this](ArenaId) { return pool.devices.client_numbers(); }, -1);
         if (!sent.ok()) {
             to_owner().closed(id);
             return drop(id);
@@ -280,9 +288,10 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
             return clients.count(id) != 0;
         }
         if (type == proto::Type::kArenaAdopt) {
-            const bool is_ours = !descriptors.empty() &&
-                                 is_harmless(descriptors[0], device.client_number()) &&
-                                 device.is_same(descriptors[0]);
+            const bool is_ours =
+                !descriptors.empty() &&
+                is_harmless(descriptors[0], pool.devices.first().client_number()) &&
+                pool.devices.first().is_same(descriptors[0]);
             if (!is_ours) return refuse(id, request, {Errc::kCorrupt, 0, "adopt arena"});
         }
     }
@@ -355,7 +364,7 @@ void GuestDaemon::Impl::send(ConnectionId id, Packet packet) {
     const bool kept_up = client.outbox.empty();
     const auto sent =
         client.outbox.push(client.socket, std::move(packet),
-                           [this](ArenaId) { return device.client_number(); }, -1, {});
+                           [this](ArenaId) { return pool.devices.client_numbers(); }, -1, {});
     if (!sent.ok()) {
         to_owner().closed(id);
         return drop(id);
@@ -428,7 +437,7 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         if (process != processes.end()) {
             if (options.flushes) {
                 process->second.ranges.insert(OpenRange{ArenaId{reply.arena_open.arena_id},
-                                                        reply.arena_open.file_offset,
+                                                        proto::offset_of(reply.arena_open),
                                                         reply.arena_open.bytes});
             }
         }
@@ -588,12 +597,12 @@ GuestDaemon::GuestDaemon(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(
 GuestDaemon::~GuestDaemon() = default;
 
 Result<std::unique_ptr<GuestDaemon>> GuestDaemon::start(GuestOptions options,
-                                                        fabricshm::DaxDevice device) {
+                                                        fabricshm::DaxDevices devices) {
     auto impl = std::make_unique<Impl>();
     impl->options = std::move(options);
-    FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, device.load());
-    impl->pool = catalogue.uuid;
-    impl->device = std::move(device);
+    FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, devices.first().load());
+    const Bytes capacity = devices.space(catalogue.stripe) - devices.align();
+    impl->pool = {std::move(devices), catalogue.stripes(), catalogue.uuid, capacity};
     FABRIC_TRY_VOID(impl->start());
     return std::unique_ptr<GuestDaemon>(new GuestDaemon(std::move(impl)));
 }
@@ -653,8 +662,8 @@ Snapshot GuestDaemon::snapshot() const {
     all.draining = impl_->is_draining;
     all.pool.backend = "dax";
     all.pool.description = "the pool of " + impl_->options.owner + " on " +
-                           impl_->options.device_path + ", as its guest";
-    all.pool.capacity_bytes = impl_->device.bytes() - impl_->device.align();
+                           impl_->pool.devices.names() + ", as its guest";
+    all.pool.capacity_bytes = impl_->pool.capacity;
     all.pool.used_bytes = impl_->used;
     const std::lock_guard lock(impl_->mutex);
     if (!impl_->trouble.empty()) {

@@ -14,7 +14,7 @@
 #include "fabricd/pool/snapshot.hpp"
 #include "fabricd/server/hosts_page.hpp"
 #include "libfabricshm/base/result.hpp"
-#include "libfabricshm/machine/dax_device.hpp"
+#include "libfabricshm/machine/dax_devices.hpp"
 
 namespace fabricd {
 
@@ -27,8 +27,7 @@ struct GuestOptions {
 
     std::string owner;  // as check_peer_address() admits it
     PeerFiles files;
-    std::string host;  // this one's name
-    std::string device_path;
+    std::string host;     // this one's name
     bool flushes = true;  // what ended sessions wrote; not where hardware keeps hosts coherent
     std::function<void()> on_tick;  // on the control thread, about each second; may be empty
 };
@@ -36,9 +35,9 @@ struct GuestOptions {
 /// One per process. run()'s thread is the control thread; the other functions are for any.
 class GuestDaemon {
   public:
-    /// Listens, and begins to call the owner. `device` is the one that the owner has, too.
+    /// Listens, and begins to call the owner. `devices` are those that the owner has, too.
     static fabricshm::Result<std::unique_ptr<GuestDaemon>> start(GuestOptions options,
-                                                                 fabricshm::DaxDevice device);
+                                                                 fabricshm::DaxDevices devices);
     ~GuestDaemon();
     GuestDaemon(const GuestDaemon&) = delete;
     GuestDaemon& operator=(const GuestDaemon&) = delete;

@@ -53,9 +53,15 @@ proto::ArenaOpen Arena::wire() const {
     // What a client needs for its mapping; the descriptor goes with it.
     reply.huge_page_bytes = static_cast<std::uint32_t>(huge_page_bytes);
     reply.arena_id = raw(id);
-    reply.file_offset = file_offset;
+    reply.file_offset = files.offset;
     reply.align = align;
     reply.link_bytes = link_bytes;
+    if (!files.stripes.is_one_file()) {
+        reply.file_offset = proto::kNotOneFile;
+        reply.pool_offset = files.offset;
+        reply.stripe_bytes = files.stripes.bytes;
+        reply.files = files.stripes.files;
+    }
     return reply;
 }
 

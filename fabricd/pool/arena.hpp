@@ -18,6 +18,7 @@
 #include "fabricd/pool/lost_ranges.hpp"
 #include "fabricd/pool/region_allocator.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/stripes.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd {
@@ -67,6 +68,14 @@ struct Dangers {
     std::set<SessionId> given_up;
 };
 
+/// The memory of an arena that is here.
+struct ArenaFiles {
+    std::uint64_t offset = 0;           // where it starts: in `fd`, or in the space of `stripes`
+    fabricshm::Fd fd;                   // what clients get a duplicate of
+    std::vector<fabricshm::Fd> others;  // of a pool on several devices: those after `fd`
+    fabricshm::Stripes stripes;
+};
+
 /// Plain data: the rules about it are in arenas.hpp, regions.hpp and groups.hpp. Used by the
 /// control thread only.
 struct Arena {
@@ -82,11 +91,10 @@ struct Arena {
     Bytes committed = 0;
     Bytes align = fabricshm::kPageBytes;
     Bytes huge_page_bytes = 0;
-    std::uint64_t file_offset = 0;
     Bytes link_bytes = 0;  // of the link page at its start; 0: no machine is emulated
     // Taken when the arena was made, and compared with what is presented after a restart.
     FileIdentity identity;
-    fabricshm::Fd fd;  // what clients get a duplicate of
+    ArenaFiles files;
 
     // Bytes, ids and names are three accounts on purpose: bytes are free as soon as no process can
     // be storing into them, an id has to rest, and a name is free at once.

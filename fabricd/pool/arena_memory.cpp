@@ -36,13 +36,9 @@ Result<void> ArenaSpan::make_present(Bytes offset, Bytes bytes) const {
 // The mapping is of the daemon's own descriptor, which no client can close; a memfd is sealed
 // against truncation, too.
 Result<void> MappedArenas::add(ArenaId arena, const fabricshm::PoolPiece& piece) {
-    fabricshm::MapOptions options;
-    options.align = piece.align;
-    options.huge_page_bytes = piece.huge_page_bytes;
     // For all of the arena, once: mapping parts on demand would put system calls into every group's
     // forming.
-    FABRIC_TRY(fabricshm::Mapping mapping,
-               fabricshm::Mapping::map(piece.fd, piece.file_offset, piece.bytes, options));
+    FABRIC_TRY(fabricshm::Mapping mapping, piece.map());
     // Nothing is put back in place of a lost page: the daemon only writes, and its later writes
     // there may as well go nowhere.
     auto watch = std::make_unique<fabricshm::PoisonWatch>(

@@ -25,7 +25,7 @@ ArenaRecord record_of(const Arena& arena) {
     record.bytes = arena.bytes;
     record.align = arena.align;
     record.huge_page_bytes = arena.huge_page_bytes;
-    record.file_offset = arena.file_offset;
+    record.file_offset = arena.files.offset;
     record.link_bytes = arena.link_bytes;
     record.device = arena.identity.device;
     record.inode = arena.identity.inode;
@@ -182,8 +182,7 @@ Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
     }
     arena.align = piece.align;
     arena.huge_page_bytes = piece.huge_page_bytes;
-    arena.file_offset = piece.file_offset;
-    arena.fd = std::move(piece.fd);
+    arena.files = {piece.file_offset, std::move(piece.fd), std::move(piece.others), piece.stripes};
     arena.state = ArenaState::kHere;
     return {};
 }
@@ -438,7 +437,7 @@ Result<void> Arenas::restore(const ArenaImage& image) {
     arena.bytes = record.bytes;
     arena.align = record.align;
     arena.huge_page_bytes = record.huge_page_bytes;
-    arena.file_offset = record.file_offset;
+    arena.files.offset = record.file_offset;
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
     arena.link_bytes = record.link_bytes;
     arena.committed = image.committed.value_or(record.bytes);

@@ -88,7 +88,7 @@ std::vector<RemoteSession> Registry::remote_sessions() const {
         all.push_back({id, session.peer, session.given_up, {}});
         for (const ArenaId open : session.arenas) {
             const Arena& arena = books_.arena(open);
-            all.back().ranges.push_back({open, arena.file_offset, arena.bytes});
+            all.back().ranges.push_back({open, arena.files.offset, arena.bytes});
         }
     }
     return all;
@@ -165,7 +165,15 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
 
 int Registry::descriptor(ArenaId id) const {
     const Arena* found = books_.find_arena(id);
-    return found == nullptr ? -1 : found->fd.get();
+    return found == nullptr ? -1 : found->files.fd.get();
+}
+
+std::vector<int> Registry::descriptors(ArenaId id) const {
+    const Arena* found = books_.find_arena(id);
+    if (found == nullptr || !found->files.fd) return {};
+    std::vector<int> numbers{found->files.fd.get()};
+    for (const fabricshm::Fd& other : found->files.others) numbers.push_back(other.get());
+    return numbers;
 }
 
 // ---- Regions and tensors --------------------------------------------------------------------

@@ -169,6 +169,8 @@ class Registry {
 
     /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
     int descriptor(ArenaId arena) const;
+    /// The same with those of the pool's other devices; none when the arena is not here.
+    std::vector<int> descriptors(ArenaId arena) const;
 
     // ---- Regions and tensors -----------------------------------------------------------------
 

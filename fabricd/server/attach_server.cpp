@@ -470,7 +470,7 @@ bool AttachServer::send(ConnectionId id, Packet packet) {
     const bool kept_up = connection.outbox.empty();
     const auto sent = connection.outbox.push(
         connection.socket, std::move(packet),
-        [this](ArenaId arena) { return registry_.descriptor(arena); }, links_, limits_.replies);
+        [this](ArenaId arena) { return registry_.descriptors(arena); }, links_, limits_.replies);
     if (!sent.ok()) {
         cut_off(id, sent.error());
         return false;
@@ -489,7 +489,7 @@ bool AttachServer::send_held(ConnectionId id) {
     Connection& connection = connections_.at(id);
     if (connection.outbox.empty()) return true;
     const auto sent = connection.outbox.flush(
-        connection.socket, [this](ArenaId arena) { return registry_.descriptor(arena); }, links_);
+        connection.socket, [this](ArenaId arena) { return registry_.descriptors(arena); }, links_);
     if (!sent.ok()) cut_off(id, sent.error());
     if (!sent.ok() || !connection.outbox.empty()) return false;
     stalled_.erase({connection.stalled_at, id});

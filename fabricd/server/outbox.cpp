@@ -37,10 +37,11 @@ void Outbox::bound_unread(const UnixSocket& socket) noexcept {
 }
 
 Result<void> Outbox::push(const UnixSocket& socket, Packet packet,
-                          const DescriptorOf& descriptor_of, int links, const ReplyLimits& limits) {
+                          const DescriptorsOf& descriptors_of, int links,
+                          const ReplyLimits& limits) {
     // In the order in which they were made.
     if (held_.empty()) {
-        const auto sent = attempt(socket, packet, descriptor_of, links);
+        const auto sent = attempt(socket, packet, descriptors_of, links);
         // A client that has shut down hears no more, but what it sent before that has yet to be
         // read: its goodbye, as a rule. The end of its packets drops it.
         if (sent.ok() || sent.error().code == Errc::kClosed) return {};
@@ -53,9 +54,10 @@ Result<void> Outbox::push(const UnixSocket& socket, Packet packet,
     return {};
 }
 
-Result<void> Outbox::flush(const UnixSocket& socket, const DescriptorOf& descriptor_of, int links) {
+Result<void> Outbox::flush(const UnixSocket& socket, const DescriptorsOf& descriptors_of,
+                           int links) {
     while (!held_.empty()) {
-        const auto sent = attempt(socket, held_.front(), descriptor_of, links);
+        const auto sent = attempt(socket, held_.front(), descriptors_of, links);
         if (sent.ok()) {
             held_.pop_front();
         } else if (sent.error().code == Errc::kClosed) {
@@ -71,14 +73,17 @@ Result<void> Outbox::flush(const UnixSocket& socket, const DescriptorOf& descrip
 
 // kTimeout: not before the peer has read some of what it got.
 Result<void> Outbox::attempt(const UnixSocket& socket, const Packet& packet,
-                             const DescriptorOf& descriptor_of, int links) {
-    const int descriptor = packet.arena ? descriptor_of(*packet.arena) : packet.page.get();
-    const int both[] = {descriptor, packet.has_links ? links : -1};
-    const std::size_t count = descriptor < 0 ? 0 : both[1] < 0 ? 1 : 2;
-    if (count != 0 && !keeps_up(socket)) return Error{Errc::kTimeout, 0, "send"};
+                             const DescriptorsOf& descriptors_of, int links) {
+    std::vector<int> descriptors;
+    if (packet.arena) {
+        descriptors = descriptors_of(*packet.arena);
+    } else if (packet.page) {
+        descriptors.push_back(packet.page.get());
+    }
+    if (!descriptors.empty() && packet.has_links && links >= 0) descriptors.push_back(links);
+    if (!descriptors.empty() && !keeps_up(socket)) return Error{Errc::kTimeout, 0, "send"};
     FAULT_POINT("reply.before");
-    const auto sent =
-        socket.send(proto::bytes_of(packet.message), std::span(both, count), fabricshm::kNoWait);
+    const auto sent = socket.send(proto::bytes_of(packet.message), descriptors, fabricshm::kNoWait);
     FAULT_POINT("reply.after");
     return sent;
 }

@@ -7,6 +7,7 @@
 #include <list>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "fabricd/pool/ids.hpp"
 #include "libfabricshm/base/result.hpp"
@@ -25,8 +26,8 @@ struct ReplyLimits {
     std::size_t max_held = 4096;                                // one more ends the connection
 };
 
-/// A reply, and what goes with it: an arena's descriptor, which is looked up when it is sent, or a
-/// page's.
+/// A reply, and what goes with it: an arena's descriptors, which are looked up when it is sent, or
+/// a page's.
 struct Packet {
     fabricshm::proto::Message message;
     std::optional<ArenaId> arena;
@@ -37,8 +38,8 @@ struct Packet {
 /// Used by the control thread only; never waits for the peer.
 class Outbox {
   public:
-    /// Of an arena. -1: it is gone.
-    using DescriptorOf = std::function<int(ArenaId)>;
+    /// Of an arena, in the order of its files. None: it is gone.
+    using DescriptorsOf = std::function<std::vector<int>(ArenaId)>;
 
     /// Before the first reply: so that the kernel's "writable" (EPOLLOUT) means that the peer keeps
     /// up well enough to be sent descriptors.
@@ -47,12 +48,12 @@ class Outbox {
     /// Sends it, or holds it behind what is held. A peer that has shut down hears no more, which is
     /// no error. kBusy when too many are held, kSystem when it can't be sent at all.
     fabricshm::Result<void> push(const fabricshm::UnixSocket& socket, Packet packet,
-                                 const DescriptorOf& descriptor_of, int links,
+                                 const DescriptorsOf& descriptors_of, int links,
                                  const ReplyLimits& limits);
 
     /// Sends what was held as far as the peer has made room for it. Fails as push().
     fabricshm::Result<void> flush(const fabricshm::UnixSocket& socket,
-                                  const DescriptorOf& descriptor_of, int links);
+                                  const DescriptorsOf& descriptors_of, int links);
 
     /// Nothing is held: the peer may be asked for more.
     bool empty() const noexcept { return held_.empty(); }
@@ -60,8 +61,8 @@ class Outbox {
 
   private:
     static fabricshm::Result<void> attempt(const fabricshm::UnixSocket& socket,
-                                           const Packet& packet, const DescriptorOf& descriptor_of,
-                                           int links);
+                                           const Packet& packet,
+                                           const DescriptorsOf& descriptors_of, int links);
 
     std::list<Packet> held_;
 };

@@ -78,12 +78,15 @@ ErrorMessage make_numa(const Config& config, int node, const HostFiles& files,
 ErrorMessage make_dax(const Config& config, const Discovery& found, const HostFiles& files,
                       std::unique_ptr<PoolBackend>& pool) {
     fabricshm::DaxOptions options;
-    options.device = config.pool.dax_device;
-    if (options.device.empty() && found.dax.size() == 1) options.device = found.dax[0].path;
-    if (options.device.empty()) {
+    options.devices = config.pool.devices();
+    if (options.devices.empty() && found.dax.size() == 1) options.devices = {found.dax[0].path};
+    if (options.devices.empty()) {
         return "there are " + std::to_string(found.dax.size()) +
                " DAX devices: name one (pool.dax_device)";
     }
+    // One of several that is wrong is named by the reason.
+    const std::string key =
+        options.devices.size() == 1 ? "pool.dax_device " + options.devices[0] : "pool.dax_devices";
     options.uuid = config.pool.dax_uuid;
     options.format = config.pool.dax_format;
     options.take_over = config.pool.dax_take_over;
@@ -91,8 +94,7 @@ ErrorMessage make_dax(const Config& config, const Discovery& found, const HostFi
     options.capacity = config.pool.capacity;
     options.files = files;
     return taken(fabricshm::make_dax_backend(options), config,
-                 "pool.dax_device " + options.device + ", pool.dax_uuid, pool.capacity, --format",
-                 pool);
+                 key + ", pool.dax_uuid, pool.capacity, --format", pool);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
 
 Result<std::unique_ptr<GuestDaemon>> start_guest(const Config& config,
                                                  std::function<void()> on_tick) {
-    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.dax_device, {}));
+    FABRIC_TRY(auto devices, fabricshm::DaxDevices::open_as_guest(config.pool.devices(), {}));
     GuestOptions options;
     options.socket_path = config.server.socket;
     options.socket_mode = config.server.socket_mode;
@@ -109,10 +109,9 @@ Result<std::unique_ptr<GuestDaemon>> start_guest(const Config& config,
     options.owner = config.pool.owner;
     options.files = files_of(config);
     options.host = host_name_of(config.cluster);
-    options.device_path = config.pool.dax_device;
     options.flushes = config.pool.visibility != "coherent-hosts";
     options.on_tick = std::move(on_tick);
-    return GuestDaemon::start(std::move(options), std::move(device));
+    return GuestDaemon::start(std::move(options), std::move(devices));
 }
 
 AdminHooks admin_hooks_of(GuestDaemon& guest, Cluster& cluster) {

@@ -1,5 +1,6 @@
 #include "fabricd/service/visibility_check.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -12,8 +13,8 @@ namespace {
 using fabricshm::VisibilityProof;
 
 // What in the proof does not fit first, in the words of its keys.
-ErrorMessage misfit(const VisibilityProof& proof, const Config& config,
-                    const std::string& machine) {
+ErrorMessage misfit(const VisibilityProof& proof, const Config& config, const std::string& machine,
+                    const std::string& device) {
     const auto other = [](const char* key, const std::string& is, const std::string& wanted) {
         return std::string("its ") + key + " is " + is + ", not " + wanted;
     };
@@ -22,9 +23,7 @@ ErrorMessage misfit(const VisibilityProof& proof, const Config& config,
         return other("profile", proof.profile, config.pool.visibility);
     }
     if (proof.machine != machine) return other("machine", proof.machine, machine);
-    if (proof.device != config.pool.dax_device) {
-        return other("device", proof.device, config.pool.dax_device);
-    }
+    if (proof.device != device) return other("device", proof.device, device);
     if (proof.hosts < 2) return std::string("both sides ran on one host (--role a and b)");
     return {};
 }
@@ -35,7 +34,8 @@ ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& 
     // Coherent by the hardware of one host, whatever the profile says.
     if (config.pool.hosts == 1) return {};
     // The other kinds of pool are made of this host's own memory.
-    if (config.pool.backend != "dax" || config.pool.dax_device.empty()) {
+    const auto devices = config.pool.devices();
+    if (config.pool.backend != "dax" || devices.empty()) {
         return std::string("pool.hosts above 1 is for a dax pool whose pool.dax_device is named");
     }
     if (config.pool.visibility == "coherent") {
@@ -52,10 +52,17 @@ ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& 
     text << file.rdbuf();
     // An empty file passes here and is no proof below.
     if (!file) return "cannot read " + path + " (pool.visibility_proof)";
-    const auto proof = fabricshm::parse_proof(text.str());
-    if (!proof.ok()) return path + " is no result of fabric-litmus (pool.visibility_proof)";
-    const auto bad = misfit(*proof, config, fabricshm::machine_fingerprint(files));
-    if (bad) return path + " does not prove this pool: " + *bad + " (pool.visibility_proof)";
+    const auto proofs = fabricshm::parse_proofs(text.str());
+    if (!proofs.ok()) return path + " is no result of fabric-litmus (pool.visibility_proof)";
+    const std::string machine = fabricshm::machine_fingerprint(files);
+    for (const std::string& device : devices) {
+        // Of each device its own; where there is none, what is wrong with the first is said.
+        const auto own = std::find_if(proofs->begin(), proofs->end(),
+                                      [&](const auto& proof) { return proof.device == device; });
+        const VisibilityProof& proof = own != proofs->end() ? *own : proofs->front();
+        const auto bad = misfit(proof, config, machine, device);
+        if (bad) return path + " does not prove this pool: " + *bad + " (pool.visibility_proof)";
+    }
     return {};
 }
 

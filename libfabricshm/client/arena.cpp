@@ -133,11 +133,17 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     options.huge_page_bytes = opened.huge_page_bytes;
     // Should this fail, the arena stays open in the daemon until the session ends: another handle
     // of this session may be using it.
+    const Stripes stripes = proto::stripes_of(opened);
+    const std::uint64_t offset = proto::offset_of(opened);
+    const auto others =
+        known.others != nullptr ? std::span<const Fd>(*known.others) : std::span<const Fd>();
     FABRIC_TRY(Mapping mapping,
-               Mapping::map(*known.descriptor, opened.file_offset, opened.bytes, options));
+               Mapping::map(*known.descriptor, others, stripes, offset, opened.bytes, options));
     std::shared_ptr<VisibilityPolicy> policy;
     // An installed provider is a test's or an emulator's, and goes before the environment.
     if (VisibilityProvider* provider = installed_visibility(); provider != nullptr) {
+        // It is given one file.
+        if (!stripes.is_one_file()) return Error{Errc::kUnsupported, 0, "open arena: visibility"};
         FABRIC_TRY(policy, provider->policy_for(*known.descriptor, opened.file_offset,
                                                 mapping.data(), mapping.size()));
     } else {
@@ -149,7 +155,11 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     }
     // A policy may show something else than the file at these addresses: nothing is put back then.
     const PoisonWatch::Source source{policy == nullptr ? known.descriptor : nullptr,
-                                     opened.file_offset, opened.align, true};
+                                     offset,
+                                     opened.align,
+                                     true,
+                                     known.others,
+                                     stripes};
     std::shared_ptr<Arena> arena(new Arena(session, known.session_id, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
     // Before the arena can be used: news of a loss that came earlier would have no receiver.

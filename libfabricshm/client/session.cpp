@@ -267,11 +267,11 @@ void Session::wake_thread() noexcept {
 
 Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
     const std::lock_guard lock(mutex_);
-    const auto of = [&](const ArenaDescriptors& all) {
+    const auto of = [&](const auto& all) {
         const auto found = all.find(arena_id);
         return found != all.end() ? found->second : nullptr;
     };
-    return {of(arenas_), of(link_pages_), identity_.id};
+    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id};
 }
 
 void Session::forget_arena(std::uint64_t arena_id) noexcept {
@@ -279,6 +279,7 @@ void Session::forget_arena(std::uint64_t arena_id) noexcept {
     const std::lock_guard lock(mutex_);
     arenas_.erase(arena_id);
     link_pages_.erase(arena_id);
+    other_devices_.erase(arena_id);
 }
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {

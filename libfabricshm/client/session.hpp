@@ -6,8 +6,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -72,6 +74,8 @@ class Session {
     struct KnownArena {
         std::shared_ptr<const Fd> descriptor;
         std::shared_ptr<const Fd> links;  // the pool's link page; nullptr: there is none
+        // Of an arena on several devices: those after `descriptor`; else nullptr.
+        std::shared_ptr<const std::vector<Fd>> others;
         std::uint64_t session_id = 0;
     };
     KnownArena known_arena(std::uint64_t arena_id) const;
@@ -149,7 +153,7 @@ class Session {
     void serve(const UnixSocket& socket);
     bool deliver_until_readable(const UnixSocket& socket);
     Result<bool> flush_outbox(const UnixSocket& socket);
-    void dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor, Fd links);
+    void dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;
@@ -178,7 +182,8 @@ class Session {
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;
     ArenaDescriptors link_pages_;  // those that came with them
-    std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
+    std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>> other_devices_;  // likewise
+    std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;      // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -73,6 +74,21 @@ class SignalsBlocked {
     sigset_t before_;
 };
 
+// The files of an arena, unless they are known. False when a descriptor is missing.
+bool keep_first(const proto::ArenaOpen& opened, std::span<Fd> descriptors, ArenaDescriptors& arenas,
+                std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>>& others) {
+    const std::size_t files = proto::stripes_of(opened).files;
+    const auto end = descriptors.begin() + static_cast<std::ptrdiff_t>(files);
+    if (std::any_of(descriptors.begin(), end, [](const Fd& fd) { return !fd; })) return false;
+    arenas.try_emplace(opened.arena_id, std::make_shared<const Fd>(std::move(descriptors[0])));
+    if (files > 1) {
+        others.try_emplace(opened.arena_id, std::make_shared<const std::vector<Fd>>(
+                                                std::make_move_iterator(descriptors.begin() + 1),
+                                                std::make_move_iterator(end)));
+    }
+    return true;
+}
+
 }  // namespace
 
 void Session::start_thread() {
@@ -101,8 +117,9 @@ void Session::serve(const UnixSocket& socket) {
     while (deliver_until_readable(socket)) {
         proto::Message reply;
         std::memset(&reply, 0, sizeof reply);
-        // Arenas and pages come with one; arenas of an emulated machine with the pool's links, too.
-        std::array<Fd, 2> descriptors;
+        // Arenas and pages come with one; arenas of an emulated machine with the pool's links, too,
+        // those on several devices with one for each.
+        std::array<Fd, Stripes::kFilesMax> descriptors;
         const auto received =
             socket.receive(proto::writable_bytes_of(reply), descriptors, TimePoint::max());
         if (!received.ok()) {
@@ -111,7 +128,7 @@ void Session::serve(const UnixSocket& socket) {
             }
             return;
         }
-        dispatch(reply, received->bytes, std::move(descriptors[0]), std::move(descriptors[1]));
+        dispatch(reply, received->bytes, descriptors);
     }
 }
 
@@ -157,13 +174,13 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
     return false;
 }
 
-void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descriptor, Fd links) {
+void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors) {
     const auto valid = proto::check_reply(reply, bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
     const bool news = reply.header.request_id == 0;
     // Number 0 is no request's: the daemon speaks of its own accord.
     if (news) return succeeded ? learn_loss(reply.region) : void();
-    if (valid.ok() && take_page(reply, descriptor)) return;
+    if (valid.ok() && take_page(reply, descriptors[0])) return;
     std::unique_lock lock(mutex_);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
@@ -180,16 +197,12 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, Fd descri
         pending.error = proto::error_of(reply.header, "");
     } else if (proto::type_of(reply.header) == proto::Type::kArenaOpen) {
         // Kept before the caller wakes: a daemon that dies right now has to be shown it again.
-        if (descriptor) {
-            arenas_.try_emplace(reply.arena_open.arena_id,
-                                std::make_shared<const Fd>(std::move(descriptor)));
-            // The newest: a daemon that was started again has another page.
-            if (links) {
-                link_pages_[reply.arena_open.arena_id] =
-                    std::make_shared<const Fd>(std::move(links));
-            }
-        } else {
+        if (!keep_first(reply.arena_open, descriptors, arenas_, other_devices_)) {
             pending.error = Error{Errc::kCorrupt, 0, "arena_open without a descriptor"};
+        } else if (proto::stripes_of(reply.arena_open).is_one_file() && descriptors[1]) {
+            // The newest: a daemon that was started again has another page. No arena has both.
+            link_pages_[reply.arena_open.arena_id] =
+                std::make_shared<const Fd>(std::move(descriptors[1]));
         }
     }
     pending.reply = reply;
@@ -295,6 +308,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     if (fresh) {
         // Of a session that is gone: what was posted there means nothing to the new one.
         arenas_.clear();
+        other_devices_.clear();
         outbox_.clear();
     }
     // Before any new call, since a new region may need what an old one gives back. What does not

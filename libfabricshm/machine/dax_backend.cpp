@@ -13,10 +13,8 @@ namespace {
 
 class DaxBackend final : public PoolBackend {
   public:
-    DaxBackend(std::string path, DaxDevice device, DaxCatalogue catalogue, Bytes capacity,
-               bool is_shared)
-        : path_(std::move(path)),
-          device_(std::move(device)),
+    DaxBackend(DaxDevices devices, DaxCatalogue catalogue, Bytes capacity, bool is_shared)
+        : devices_(std::move(devices)),
           catalogue_(std::move(catalogue)),
           capacity_(capacity),
           is_shared_(is_shared) {}
@@ -25,8 +23,10 @@ class DaxBackend final : public PoolBackend {
     std::array<std::uint8_t, 16> uuid() const noexcept override { return catalogue_.uuid; }
 
     std::string describe() const override {
-        return "ranges of " + path_ + " (UUID " + format_uuid(catalogue_.uuid) + ", blocks of " +
-               format_bytes(catalogue_.align) + ")";
+        const bool is_striped = devices_.count() > 1;
+        return "ranges of " + devices_.names() + " (UUID " + format_uuid(catalogue_.uuid) +
+               ", blocks of " + format_bytes(catalogue_.align) +
+               (is_striped ? ", stripes of " + format_bytes(catalogue_.stripe) : "") + ")";
     }
 
     Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name, std::uint32_t uid,
@@ -50,12 +50,15 @@ class DaxBackend final : public PoolBackend {
     }
 
     Result<PoolPiece> piece_of(const DaxEntry& entry) const {
-        FABRIC_TRY(Fd fd, device_.client_fd());
-        return PoolPiece{std::move(fd), entry.offset, entry.bytes, 0, catalogue_.align, 0};
+        FABRIC_TRY(Fd fd, devices_.first().client_fd());
+        PoolPiece piece{std::move(fd), entry.offset, entry.bytes, 0, catalogue_.align, 0};
+        if (devices_.count() == 1) return piece;
+        FABRIC_TRY(piece.others, devices_.other_fds());
+        piece.stripes = catalogue_.stripes();
+        return piece;
     }
 
-    std::string path_;
-    DaxDevice device_;
+    DaxDevices devices_;
     DaxCatalogue catalogue_;
     Bytes capacity_;
     bool is_shared_;
@@ -73,9 +76,9 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
     if (is_full) return Error{Errc::kNoMemory, 0, "create arena: pool is full"};
     FABRIC_TRY(const std::uint64_t offset, find_room(catalogue_, size));
     // Cleared before it is entered: a crash in between leaves a free range, not a dirty arena.
-    FABRIC_TRY_VOID(device_.clear(offset, size));
+    FABRIC_TRY_VOID(devices_.clear(catalogue_.stripes(), offset, size));
     // Zeros that stay in this host's caches would be written over what other hosts write there.
-    if (is_shared_) FABRIC_TRY_VOID(device_.flush(offset, size));
+    if (is_shared_) FABRIC_TRY_VOID(devices_.flush(catalogue_.stripes(), offset, size));
 
     // A copy: what cannot be saved was not granted.
     DaxCatalogue next = catalogue_;
@@ -85,16 +88,18 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
                                     [=](const DaxEntry& other) { return other.offset > offset; });
     next.entries.insert(place, entry);
     FABRIC_TRY(PoolPiece piece, piece_of(entry));
-    FABRIC_TRY_VOID(device_.save(next, catalogue_));
+    FABRIC_TRY_VOID(devices_.first().save(next, catalogue_));
     catalogue_ = std::move(next);
     return piece;
 }
 
 // A range of the device has no pages to be committed.
 Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented, Bytes) {
-    // The descriptor says which device, not which range: the catalogue has to know the arena.
+    // The descriptor says which device, not which range: the catalogue has to know the arena. Of
+    // several the first one is enough: which the others are their labels have said.
     const auto entry = find(arena_id);
-    if (entry == catalogue_.entries.end() || entry->bytes != bytes || !device_.is_same(presented)) {
+    if (entry == catalogue_.entries.end() || entry->bytes != bytes ||
+        !devices_.first().is_same(presented)) {
         return Error{Errc::kCorrupt, 0, "adopt arena"};
     }
     return piece_of(*entry);
@@ -106,7 +111,7 @@ void DaxBackend::destroy(std::uint64_t arena_id) noexcept {
     // Also when it cannot be saved: another host has the pool then, and here nothing is granted any
     // more.
     catalogue_.entries.erase(entry);
-    if (const auto saved = device_.save(catalogue_, catalogue_); !saved.ok()) {
+    if (const auto saved = devices_.first().save(catalogue_, catalogue_); !saved.ok()) {
         log(LogLevel::kError, "arena %llu is free but still in the catalogue: %s",
             static_cast<unsigned long long>(arena_id), fabricshm::describe(saved.error()).c_str());
     }
@@ -144,28 +149,35 @@ Result<void> settle(const DaxDevice& device, const DaxCatalogue& catalogue,
     return Error{Errc::kDenied, 0, "open dax pool: another host formatted it at the same time"};
 }
 
-Result<DaxCatalogue> format_device(DaxDevice& device, const DaxOptions& options,
-                                   std::uint64_t epoch) {
+Result<DaxCatalogue> format_devices(DaxDevices& devices, const DaxOptions& options,
+                                    std::uint64_t epoch) {
+    DaxDevice& device = devices.first();
     const auto random = options.files.text("/proc/sys/kernel/random/uuid").value_or("");
     DaxCatalogue catalogue;
     FABRIC_TRY(catalogue.uuid, parse_uuid(random));
     catalogue.host = host_id(options.files);
-    catalogue.device_bytes = device.bytes();
+    catalogue.devices = devices.count();
+    catalogue.stripe = devices.stripe();
+    catalogue.device_bytes = devices.space(catalogue.stripe);
     catalogue.align = device.align();
     catalogue.epoch = epoch;
     FABRIC_TRY_VOID(device.format(catalogue));
     FABRIC_TRY_VOID(settle(device, catalogue, options));
-    log(LogLevel::kInfo, "formatted %s as pool %s", options.device.c_str(),
+    // By the one host that came through. Cut off here, the catalogue refuses devices without
+    // labels.
+    FABRIC_TRY_VOID(devices.format_labels(catalogue));
+    log(LogLevel::kInfo, "formatted %s as pool %s", devices.names().c_str(),
         format_uuid(catalogue.uuid).c_str());
     return catalogue;
 }
 
-Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevice& device,
+Result<void> check_identity(const DaxCatalogue& catalogue, const DaxDevices& devices,
                             const DaxOptions& options) {
-    if (catalogue.device_bytes != device.bytes()) {
+    FABRIC_TRY_VOID(devices.check(catalogue));
+    if (catalogue.device_bytes != devices.space(catalogue.stripe)) {
         return Error{Errc::kCorrupt, 0, "open dax pool: its catalogue is of another device size"};
     }
-    if (catalogue.align != device.align()) {
+    if (catalogue.align != devices.align()) {
         return Error{Errc::kCorrupt, 0, "open dax pool: its catalogue is of another alignment"};
     }
     if (!options.uuid.empty()) {
@@ -184,7 +196,7 @@ bool is_anothers(const DaxCatalogue& catalogue, const DaxOptions& options) {
 
 /// The epoch that a catalogue of this host has from now on; kDenied when the pool is another
 /// host's. Asked before anything is written, also before a device is formatted.
-Result<std::uint64_t> epoch_of_owner(const DaxDevice& device, const DaxOptions& options) {
+Result<std::uint64_t> epoch_of_owner_of(const DaxDevice& device, const DaxOptions& options) {
     const auto found = device.load();
     // Blank, or damaged: nothing says whose it was.
     if (!found.ok()) return std::uint64_t{1};
@@ -192,6 +204,18 @@ Result<std::uint64_t> epoch_of_owner(const DaxDevice& device, const DaxOptions& 
     if (options.take_over) return found->epoch + 1;
     return Error{Errc::kDenied, 0,
                  "open dax pool: it belongs to another host (--take-over if that one is dead)"};
+}
+
+/// Of several devices: the first one's catalogue says it. None of the others may be of another pool
+/// of another host; without --format they may be of no other pool at all, see DaxDevices::check().
+Result<std::uint64_t> epoch_of_owner(const DaxDevices& devices, const DaxOptions& options) {
+    FABRIC_TRY(const std::uint64_t epoch, epoch_of_owner_of(devices.first(), options));
+    if (!options.format) return epoch;
+    FABRIC_TRY_VOID(devices.check_others([&](const DaxDevice& device) -> Result<void> {
+        FABRIC_TRY([[maybe_unused]] const std::uint64_t other, epoch_of_owner_of(device, options));
+        return {};
+    }));
+    return epoch;
 }
 
 Result<DaxCatalogue> take_over(DaxDevice& device, DaxCatalogue catalogue, std::uint64_t epoch,
@@ -207,36 +231,42 @@ Result<DaxCatalogue> take_over(DaxDevice& device, DaxCatalogue catalogue, std::u
     return catalogue;
 }
 
-Result<DaxCatalogue> open_catalogue(DaxDevice& device, const DaxOptions& options) {
-    FABRIC_TRY(const std::uint64_t epoch, epoch_of_owner(device, options));
-    if (options.format) return format_device(device, options, epoch);
+Result<DaxCatalogue> open_catalogue(DaxDevices& devices, const DaxOptions& options) {
+    DaxDevice& device = devices.first();
+    FABRIC_TRY(const std::uint64_t epoch, epoch_of_owner(devices, options));
+    if (options.format) return format_devices(devices, options, epoch);
     FABRIC_TRY(const DaxContents contents, device.contents());
     // A daemon that asks for a certain pool does not want a new one made in its place.
     if (contents == DaxContents::kBlank && options.uuid.empty()) {
-        return format_device(device, options, epoch);
+        FABRIC_TRY_VOID(devices.check_blank());
+        return format_devices(devices, options, epoch);
     }
     if (contents == DaxContents::kForeign) {
         return Error{Errc::kExists, 0, "open dax pool: the device holds other data"};
     }
     FABRIC_TRY(DaxCatalogue catalogue, device.load());
-    FABRIC_TRY_VOID(check_identity(catalogue, device, options));
+    FABRIC_TRY_VOID(check_identity(catalogue, devices, options));
     // It rises only when a pool is taken over.
-    if (catalogue.epoch == epoch) return catalogue;
-    return take_over(device, std::move(catalogue), epoch, options);
+    if (catalogue.epoch != epoch) {
+        FABRIC_TRY(catalogue, take_over(device, std::move(catalogue), epoch, options));
+    }
+    FABRIC_TRY_VOID(devices.follow(catalogue));
+    return catalogue;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<PoolBackend>> make_dax_backend(DaxOptions options) {
-    FABRIC_TRY(DaxDevice device, DaxDevice::open(options.device, options.files, false));
+    FABRIC_TRY(DaxDevices devices, DaxDevices::open(options.devices, options.files));
     // Whole blocks, but for the first, which is the catalogue's.
-    const Bytes room = device.bytes() / device.align() * device.align() - device.align();
+    const Bytes align = devices.align();
+    const Bytes room = devices.space(devices.stripe()) / align * align - align;
     const Bytes capacity = options.capacity != 0 ? options.capacity : room;
     // Before the catalogue: a daemon that is rejected must not have formatted the device.
-    if (capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
-    FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(device, options));
+    if (room == 0 || capacity > room) return Error{Errc::kNoMemory, 0, "start dax pool"};
+    FABRIC_TRY(DaxCatalogue catalogue, open_catalogue(devices, options));
     return std::unique_ptr<PoolBackend>(std::make_unique<DaxBackend>(
-        options.device, std::move(device), std::move(catalogue), capacity, options.is_shared));
+        std::move(devices), std::move(catalogue), capacity, options.is_shared));
 }
 
 }  // namespace fabricshm

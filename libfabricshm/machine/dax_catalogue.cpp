@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3154414358414446;  // "FDAXCAT1" in memory order
 constexpr std::uint32_t kVersion = 1;
+// Of a pool of several devices: a daemon that knows of one only must not take the first for that.
+constexpr std::uint32_t kStripedVersion = 2;
 constexpr std::uint32_t kLive = 1;  // the only state so far: a range is entered when it is ready
 
 // As on the device: another layout needs another kVersion.
@@ -27,7 +29,11 @@ struct StoredHeader {
     std::uint64_t sequence;
     std::uint64_t entry_count;
     std::uint64_t epoch;
-    std::uint8_t reserved[40];
+    // Zero in kVersion.
+    std::uint64_t stripe;
+    std::uint32_t device;
+    std::uint32_t devices;
+    std::uint8_t reserved[24];
 };
 static_assert(sizeof(StoredHeader) == 128);
 
@@ -56,6 +62,12 @@ bool is_sound(const DaxCatalogue& catalogue) {
     if (catalogue.align < 2 * kMiB || (catalogue.align & (catalogue.align - 1)) != 0) return false;
     // A block for the catalogue and one for arenas, or find_room() would count below zero.
     if (catalogue.device_bytes / catalogue.align < 2) return false;
+    if (catalogue.devices != 1) {
+        const bool striped = catalogue.devices <= Stripes::kFilesMax &&
+                             catalogue.device < catalogue.devices && catalogue.stripe != 0 &&
+                             catalogue.stripe % catalogue.align == 0;
+        if (!striped || (catalogue.device != 0 && !catalogue.entries.empty())) return false;
+    }
     std::unordered_set<std::uint64_t> ids;
     std::uint64_t free_from = catalogue.align;  // the first block is the catalogue's own
     for (const auto& entry : catalogue.entries) {
@@ -109,7 +121,7 @@ Result<Uuid> parse_uuid(const std::string& text) {
 std::vector<std::byte> encode_catalogue(const DaxCatalogue& catalogue) {
     StoredHeader header{};
     header.magic = kMagic;
-    header.version = kVersion;
+    header.version = catalogue.devices == 1 ? kVersion : kStripedVersion;
     std::memcpy(header.uuid, catalogue.uuid.data(), sizeof header.uuid);
     std::memcpy(header.host, catalogue.host.data(), sizeof header.host);
     header.device_bytes = catalogue.device_bytes;
@@ -117,6 +129,11 @@ std::vector<std::byte> encode_catalogue(const DaxCatalogue& catalogue) {
     header.sequence = catalogue.sequence;
     header.entry_count = catalogue.entries.size();
     header.epoch = catalogue.epoch;
+    if (catalogue.devices != 1) {
+        header.stripe = catalogue.stripe;
+        header.device = catalogue.device;
+        header.devices = catalogue.devices;
+    }
 
     // No more entries than there are: a short write has less to tear.
     std::vector<std::byte> bytes(sizeof header + header.entry_count * sizeof(StoredEntry));
@@ -141,7 +158,10 @@ Result<DaxCatalogue> decode_catalogue(const std::byte* data) {
     StoredHeader header;
     std::memcpy(&header, data, sizeof header);
     if (header.magic != kMagic) return Error{Errc::kNotFound, 0, "read catalogue"};
-    if (header.version != kVersion) return Error{Errc::kVersion, 0, "read catalogue"};
+    const bool is_striped = header.version == kStripedVersion;
+    if (!is_striped && header.version != kVersion) {
+        return Error{Errc::kVersion, 0, "read catalogue"};
+    }
     // The count before the checksum, which reads that many entries.
     if (header.entry_count > kCatalogueEntriesMax ||
         header.crc != checksum(header, data + sizeof header)) {
@@ -154,6 +174,13 @@ Result<DaxCatalogue> decode_catalogue(const std::byte* data) {
     catalogue.align = header.align;
     catalogue.sequence = header.sequence;
     catalogue.epoch = header.epoch;
+    if (is_striped) {
+        // One device would be of kVersion.
+        if (header.devices < 2) return Error{Errc::kCorrupt, 0, "read catalogue: devices"};
+        catalogue.device = header.device;
+        catalogue.devices = header.devices;
+        catalogue.stripe = header.stripe;
+    }
     for (std::uint64_t i = 0; i < header.entry_count; ++i) {
         FABRIC_TRY(DaxEntry entry, decode_entry(data + sizeof header + i * sizeof(StoredEntry)));
         catalogue.entries.push_back(std::move(entry));

@@ -5,6 +5,10 @@
 //
 // A block is the device's alignment, 2 MiB at least. The copies are written in turn, so that a
 // write that was torn (by a crash, or the power) leaves the one before it valid.
+//
+// A pool of several devices has its catalogue on the first, whose offsets are those of the space
+// that is striped over all of them behind their first blocks. The first blocks of the others hold
+// labels: catalogues without entries, which say which device of which pool this is.
 
 #pragma once
 
@@ -15,6 +19,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/stripes.hpp"
 
 namespace fabricshm {
 
@@ -37,10 +42,15 @@ struct DaxCatalogue {
     Uuid uuid{};              // of the pool: made when the device is formatted
     Uuid host{};              // /etc/machine-id of the host it belongs to; zero: unknown
     std::uint64_t epoch = 0;  // rises when another host takes the device over
-    Bytes device_bytes = 0;   // as they were when the device was formatted
+    Bytes device_bytes = 0;   // as they were when the device was formatted; of several, the space's
     Bytes align = 0;
     std::uint64_t sequence = 0;     // rises with every write; the higher valid copy counts
     std::vector<DaxEntry> entries;  // in order of their offsets
+    std::uint32_t device = 0;       // of `devices`, from 0: above it, this is a label
+    std::uint32_t devices = 1;
+    Bytes stripe = 0;  // of several devices
+
+    Stripes stripes() const noexcept { return {devices, stripe, align}; }
 };
 
 inline constexpr Bytes kCatalogueCopyBytes = kMiB;

@@ -173,7 +173,8 @@ bool DaxDevice::still_holds(const DaxCatalogue& catalogue) const {
     flush_lines(first_block_.data() + kCatalogueCopyBytes, bytes);
     const auto found = load();
     return found.ok() && found->sequence == catalogue.sequence && found->uuid == catalogue.uuid &&
-           found->host == catalogue.host && found->epoch == catalogue.epoch;
+           found->host == catalogue.host && found->epoch == catalogue.epoch &&
+           found->device == catalogue.device;
 }
 
 Result<void> DaxDevice::save(DaxCatalogue& catalogue, const DaxCatalogue& held) {

@@ -75,6 +75,8 @@ void look_inside(DaxInfo& info, const HostFiles& files) {
     if (const auto catalogue = device->load(); catalogue.ok()) {
         info.uuid = format_uuid(catalogue->uuid);
         info.arenas = catalogue->entries.size();
+        info.device = catalogue->device;
+        info.devices = catalogue->devices;
     }
 }
 

@@ -44,6 +44,8 @@ struct DaxInfo {
     bool is_usable = false;               // this process may open it, and its driver is device_dax
     std::optional<DaxContents> contents;  // of a usable one
     std::string uuid;                     // with a catalogue
+    std::uint32_t device = 0;             // likewise: its place among `devices` of one pool, from 0
+    std::uint32_t devices = 1;
     std::size_t arenas = 0;
 };
 

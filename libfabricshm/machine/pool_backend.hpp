@@ -11,6 +11,8 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/os/stripes.hpp"
 
 namespace fabricshm {
 
@@ -23,6 +25,15 @@ struct PoolPiece {
     Bytes uncommitted = 0;      // the last of them that have no pages yet; see PoolBackend::grow()
     Bytes align = 4096;         // of mappings
     Bytes huge_page_bytes = 0;  // 0: small pages only
+    // Of an arena on several devices: those after `fd`. `file_offset` is one of the striped space.
+    std::vector<Fd> others = {};
+    Stripes stripes = {};
+
+    /// All of it.
+    Result<Mapping> map() const {
+        const MapOptions options{true, align, huge_page_bytes};
+        return Mapping::map(fd, others, stripes, file_offset, bytes, options);
+    }
 };
 
 /// An arena that outlived a restart of the daemon (devdax: from the device's catalogue).

@@ -70,4 +70,22 @@ Result<VisibilityProof> parse_proof(const std::string& text) {
     return proof;
 }
 
+Result<std::vector<VisibilityProof>> parse_proofs(const std::string& text) {
+    std::vector<std::string> records(1);
+    bool has_begun = false;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) {
+        const bool begins = line.rfind("profile = ", 0) == 0;
+        if (begins && has_begun) records.emplace_back();
+        has_begun = has_begun || begins;
+        records.back() += line + "\n";
+    }
+    std::vector<VisibilityProof> proofs;
+    for (const std::string& record : records) {
+        FABRIC_TRY(VisibilityProof proof, parse_proof(record));
+        proofs.push_back(std::move(proof));
+    }
+    return proofs;
+}
+
 }  // namespace fabricshm

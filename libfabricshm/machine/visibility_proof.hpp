@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/machine/host_files.hpp"
@@ -26,5 +27,7 @@ std::string machine_fingerprint(const HostFiles& files = {});
 std::string format_proof(const VisibilityProof& proof);
 /// kCorrupt for lines that are not "key = value", unknown keys and missing ones.
 Result<VisibilityProof> parse_proof(const std::string& text);
+/// Several, one behind the other (cat): at least one.
+Result<std::vector<VisibilityProof>> parse_proofs(const std::string& text);
 
 }  // namespace fabricshm

@@ -23,10 +23,26 @@ Result<void> check_length(const Fd& fd, std::uint64_t offset, Bytes bytes) {
 
 Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                              const MapOptions& options) {
-    FABRIC_TRY_VOID(check_length(fd, offset, bytes));
+    return map(fd, {}, {}, offset, bytes, options);
+}
+
+Result<Mapping> Mapping::map(const Fd& first, std::span<const Fd> others, const Stripes& stripes,
+                             std::uint64_t offset, Bytes bytes, const MapOptions& options) {
+    const bool sound = stripes.files == others.size() + 1 &&
+                       (stripes.is_one_file() || (stripes.bytes != 0 && offset >= stripes.skip));
+    if (!sound) return Error{Errc::kInvalid, 0, "map arena: stripes"};
+    const auto file = [&](std::uint32_t index) -> const Fd& {
+        return index == 0 ? first : others[index - 1];
+    };
+    for (std::uint32_t i = 0; i < stripes.files; ++i) {
+        const Stripes::Part part = stripes.part(i, offset, bytes);
+        if (part.bytes != 0) FABRIC_TRY_VOID(check_length(file(i), part.offset, part.bytes));
+    }
     // A device-DAX takes such an offset, and answers the first access with SIGBUS: bytes and
     // addresses would not be aligned alike, and it has no smaller page to make up for it.
-    if (offset % options.align != 0) return Error{Errc::kInvalid, 0, "map arena: offset"};
+    const bool aligned = offset % options.align == 0 && stripes.bytes % options.align == 0 &&
+                         stripes.skip % options.align == 0;
+    if (!aligned) return Error{Errc::kInvalid, 0, "map arena: offset"};
 
     // Reserve more than is needed, place the mapping on a multiple of `align`, return the rest.
     const Bytes reserved = bytes + options.align;
@@ -36,23 +52,32 @@ Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
     const auto start = reinterpret_cast<std::uintptr_t>(space);
     const auto place = round_up(start, options.align);
     const int protection = PROT_READ | (options.writable ? PROT_WRITE : 0);
-    void* data = ::mmap(reinterpret_cast<void*>(place), bytes, protection, MAP_SHARED | MAP_FIXED,
-                        fd.get(), static_cast<off_t>(offset));
-    if (data == MAP_FAILED) {
-        const int saved = errno;
-        ::munmap(space, reserved);
-        return error_from_errno(saved, "map arena");
-    }
+    Bytes done = 0;
+    do {  // also of 0 bytes, which the kernel refuses
+        const Stripes::Part part = stripes.first(offset + done, bytes - done);
+        void* const data =
+            ::mmap(reinterpret_cast<void*>(place + done), part.bytes, protection,
+                   MAP_SHARED | MAP_FIXED, file(part.file).get(), static_cast<off_t>(part.offset));
+        if (data == MAP_FAILED) {
+            const int saved = errno;
+            ::munmap(space, reserved);
+            const bool many = done != 0 && saved == ENOMEM;
+            return error_from_errno(saved,
+                                    many ? "map arena: stripes (vm.max_map_count)" : "map arena");
+        }
+        done += part.bytes;
+    } while (done < bytes);
     const auto used_end = place + round_up(bytes, 4096);
     if (place > start) ::munmap(space, place - start);
     if (start + reserved > used_end) {
         ::munmap(reinterpret_cast<void*>(used_end), start + reserved - used_end);
     }
+    auto* const data = reinterpret_cast<std::byte*>(place);
     // A hint: without transparent huge pages for shared memory everything works with small ones.
     if (options.huge_page_bytes != 0) ::madvise(data, bytes, MADV_HUGEPAGE);
 
     Mapping mapping;
-    mapping.data_ = static_cast<std::byte*>(data);
+    mapping.data_ = data;
     mapping.bytes_ = bytes;
     return mapping;
 }

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/stripes.hpp"
 
 namespace fabricshm {
 
@@ -25,6 +27,12 @@ class Mapping {
     /// be an offset that is not a multiple of `align`, on a device: here it is kInvalid.
     static Result<Mapping> map(const Fd& fd, std::uint64_t offset, Bytes bytes,
                                const MapOptions& options);
+
+    /// The same of a space that lies on `first` and `others` in stripes, `offset` being one of the
+    /// space: one mapping for each stripe, in one range of addresses. kNoMemory also when the
+    /// process may have no more of them (vm.max_map_count).
+    static Result<Mapping> map(const Fd& first, std::span<const Fd> others, const Stripes& stripes,
+                               std::uint64_t offset, Bytes bytes, const MapOptions& options);
 
     /// `bytes` of memory of this process alone, in huge pages where there are any; a child of
     /// fork() does not have it. Zeros, not touched yet.

@@ -176,6 +176,19 @@ void lose_byte(long offset) {
     }
 }
 
+// Under g_mutex. In as many pieces as there are stripes.
+void show(std::uintptr_t begin, int protection, const PoisonWatch::Source& source,
+          LostRange range) noexcept {
+    for (Bytes done = 0; done < range.bytes;) {
+        const auto part =
+            source.stripes.first(source.offset + range.offset + done, range.bytes - done);
+        const Fd& file = part.file == 0 ? *source.file : (*source.others)[part.file - 1];
+        ::mmap(reinterpret_cast<void*>(begin + range.offset + done), part.bytes, protection,
+               MAP_SHARED | MAP_FIXED, file.get(), static_cast<off_t>(part.offset));
+        done += part.bytes;
+    }
+}
+
 }  // namespace
 
 // Shows again what the file has, wherever empty pages were put in its place.
@@ -193,9 +206,7 @@ void detail::put_back() noexcept {
             const Bytes bytes = slot.range[at].bytes.load(std::memory_order_acquire);
             const Bytes offset = slot.range[at].offset.load(std::memory_order_relaxed);
             if (bytes == 0) continue;
-            ::mmap(reinterpret_cast<void*>(begin + offset), bytes,
-                   slot.protection.load(std::memory_order_relaxed), MAP_SHARED | MAP_FIXED,
-                   source.file->get(), static_cast<off_t>(source.offset + offset));
+            show(begin, slot.protection.load(std::memory_order_relaxed), source, {offset, bytes});
         }
     }
 }

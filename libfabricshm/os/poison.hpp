@@ -11,6 +11,7 @@
 
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/stripes.hpp"
 
 namespace fabricshm {
 
@@ -46,6 +47,9 @@ class PoisonWatch {
         std::uint64_t offset = 0;
         Bytes page_bytes = 4096;  // the smallest piece of the mapping that can be replaced
         bool writable = true;
+        // Where it shows several files: those after `file`, and how its offsets lie on them.
+        std::shared_ptr<const std::vector<Fd>> others = nullptr;
+        Stripes stripes = {};
     };
 
     /// Nothing is watched when the table (256 mappings) is full; that is logged.

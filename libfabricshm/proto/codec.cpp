@@ -173,12 +173,18 @@ Result<void> check_group_ref(const Group& group, bool waits) {
 Result<void> check_arena_reply(const ArenaOpen& open) {
     FABRIC_TRY_VOID(need(open.arena_id != kNoId, "arena id"));
     // The daemon is checked, too: its numbers become addresses in the client.
-    FABRIC_TRY_VOID(need(open.bytes > 0 && is_span(open.file_offset, open.bytes), "arena bytes"));
+    const std::uint64_t offset = offset_of(open);
+    FABRIC_TRY_VOID(need(open.bytes > 0 && is_span(offset, open.bytes), "arena bytes"));
     // 0: small pages only.
     const bool huge_ok = open.huge_page_bytes == 0 || is_power_of_two(open.huge_page_bytes);
     const bool align_ok = is_power_of_two(open.align) && open.align >= 4096 &&
-                          open.bytes % open.align == 0 && open.file_offset % open.align == 0;
-    return need(huge_ok && align_ok, "arena align");
+                          open.bytes % open.align == 0 && offset % open.align == 0;
+    FABRIC_TRY_VOID(need(huge_ok && align_ok, "arena align"));
+    if (open.file_offset != kNotOneFile) return {};
+    const bool stripes_ok = open.files >= 2 && open.files <= Stripes::kFilesMax &&
+                            open.stripe_bytes != 0 && open.stripe_bytes <= kBytesMax &&
+                            open.stripe_bytes % open.align == 0 && offset >= open.align;
+    return need(stripes_ok, "arena stripes");
 }
 
 Result<void> check_region_reply(const Region& region) {
@@ -372,6 +378,15 @@ std::size_t descriptors_of_request(Type type) noexcept {
 std::size_t descriptors_of_reply(Type type) noexcept {
     const bool page = type == Type::kTelemetryOpen || type == Type::kDirectivesOpen;
     return type == Type::kArenaOpen || page ? 1 : 0;
+}
+
+std::uint64_t offset_of(const ArenaOpen& reply) noexcept {
+    return reply.file_offset == kNotOneFile ? reply.pool_offset : reply.file_offset;
+}
+
+Stripes stripes_of(const ArenaOpen& reply) noexcept {
+    if (reply.file_offset != kNotOneFile) return {};
+    return {reply.files, reply.stripe_bytes, reply.align};
 }
 
 Type type_of(const Header& header) noexcept {

@@ -10,6 +10,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/stripes.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricshm::proto {
@@ -43,9 +44,15 @@ Result<void> check_request(const Message& message, std::size_t packet_bytes);
 /// The same for a reply. An error reply has no body to check; its status has to be an Errc.
 Result<void> check_reply(const Message& message, std::size_t packet_bytes);
 
-/// Descriptors that come with a request or with a reply of success of this type: 0 or 1.
+/// Descriptors that come with a request or with a reply of success of this type: 0 or 1. Arenas
+/// that are striped over several files have one for each.
 std::size_t descriptors_of_request(Type type) noexcept;
 std::size_t descriptors_of_reply(Type type) noexcept;
+
+/// Of a checked reply to an open: where the arena starts in the space that `stripes_of` lays out on
+/// its descriptors.
+std::uint64_t offset_of(const ArenaOpen& reply) noexcept;
+Stripes stripes_of(const ArenaOpen& reply) noexcept;
 
 /// "arena_open", for logs and errors.
 const char* name_of(Type type) noexcept;

@@ -83,10 +83,18 @@ struct ArenaOpen {
     std::uint32_t flags;            // FABRICSHM_ARENA_*
     std::uint32_t huge_page_bytes;  // reply: 0, or the huge page size that mappings should ask for
     std::uint64_t arena_id;         // reply; host-unique, never used twice
-    std::uint64_t file_offset;  // reply: where the arena starts in the descriptor (devdax: not 0)
+    std::uint64_t file_offset;  // reply: where the arena starts in the descriptor (devdax: not 0);
+                                // kNotOneFile: in no single one, see pool_offset
     std::uint64_t align;        // reply: mappings start and end on multiples of this
     std::uint64_t link_bytes;   // reply: of the link page at the arena's start; 0: none
+    // Replies, of an arena that is striped over several files (os/stripes.hpp), each with a
+    // descriptor; else 0. A library of before refuses kNotOneFile instead of taking the first.
+    std::uint64_t pool_offset;  // where it starts in the striped space, whose `skip` is `align`
+    std::uint64_t stripe_bytes;
+    std::uint32_t files;
+    std::uint32_t reserved;
 };
+inline constexpr std::uint64_t kNotOneFile = ~std::uint64_t{0};
 
 struct ArenaRef {  // kArenaClose; kArenaAdopt with a descriptor
     std::uint64_t arena_id;

@@ -77,7 +77,7 @@ void require_reply(const Message& message) {
     switch (type_of(message.header)) {
         case Type::kArenaOpen:
             FUZZ_REQUIRE(message.arena_open.align >= 4096 && message.arena_open.bytes > 0);
-            return require_inside(message.arena_open.file_offset, message.arena_open.bytes);
+            return require_inside(offset_of(message.arena_open), message.arena_open.bytes);
         case Type::kRegionCreate:
         case Type::kRegionOpen:
         case Type::kPoisoned:

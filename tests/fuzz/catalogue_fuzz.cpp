@@ -59,6 +59,9 @@ std::vector<fuzz::Buffer> seeds() {
     catalogue.entries.push_back({8, "other", 0, 8 * kBlock, kBlock});
     catalogue.entries.push_back({9, "", 0, 63 * kBlock, kBlock});
     all.push_back(encode_catalogue(catalogue));
+    catalogue.devices = 3;
+    catalogue.stripe = 2 * kBlock;
+    all.push_back(encode_catalogue(catalogue));
     return all;
 }
 
@@ -76,7 +79,7 @@ void mutate(fuzz::Buffer& bytes, std::size_t most, std::uint32_t random,
     const std::size_t entries = std::min(bytes.size() / kEntry - 1, kCatalogueEntriesMax);
     bytes.resize(kHeader + entries * kEntry);
     put(bytes, 0, kMagic);
-    put<std::uint32_t>(bytes, 8, 1);
+    put<std::uint32_t>(bytes, 8, 1 + random / 16 % 2);
     put<std::uint64_t>(bytes, kCountAt, entries);
     for (std::size_t i = 0; i < entries && random % 16 != 1; ++i) {
         put<std::uint32_t>(bytes, kHeader + i * kEntry + kStateAt, 1);

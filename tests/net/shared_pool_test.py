@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""One pool, several hosts: an owner and a guest over one device, here a file, with ranks at both. The two
-daemons are of one kernel, so what is shown is the relay and its failures; tests/vm has two kernels."""
+"""One pool, several hosts: an owner and a guest over one device, here a file, with ranks at both, or over as many as
+FABRIC_TEST_DEVICES says. The two daemons are of one kernel, so what is shown is the relay and its failures; tests/vm has
+two kernels."""
 
 import json
 import multiprocessing
@@ -19,6 +20,7 @@ import fabricshm
 FABRICD = os.environ["FABRICD"]
 FABRICCTL = os.path.join(os.path.dirname(FABRICD), "ctl", "fabricctl")
 PROFILE = "clflush"
+DEVICES = ["device", "device2", "device3"][:int(os.environ.get("FABRIC_TEST_DEVICES", "1"))]
 WORLD = 4  # ranks 0 and 1 are the owner's, 2 and 3 the guest's
 
 
@@ -37,16 +39,28 @@ def proof_of(device):
             "verdict = proven\n")
 
 
+def make_devices(folder, size):
+    for name in DEVICES:
+        with open(os.path.join(folder, name), "wb") as device:
+            device.truncate(size)
+    with open(os.path.join(folder, "proof"), "w") as proof:
+        proof.write("".join(proof_of(os.path.join(folder, name)) for name in DEVICES))
+
+
+def devices_option(folder, names):
+    paths = ",".join(os.path.join(folder, name) for name in names)
+    return f"--pool-dax-device{'s' if len(names) > 1 else ''}={paths}"
+
+
 class Host:
     """A daemon of one host. It is ended with the test."""
 
     def __init__(self, folder, name, *options):
         self.folder = os.path.join(folder, name)
         self.name = name
-        device = os.path.join(folder, "device")
         self.command = [
             FABRICD, "--config", "/dev/null", "--server-runtime-dir", self.folder, "--pool-backend=dax",
-            f"--pool-dax-device={device}", "--pool-hosts=2", f"--pool-visibility={PROFILE}",
+            devices_option(folder, DEVICES), "--pool-hosts=2", f"--pool-visibility={PROFILE}",
             f"--pool-visibility-proof={folder}/proof", f"--cluster-host-name={name}", "--state-adopt-grace=2s", *options]
         self.process = None
 
@@ -301,10 +315,7 @@ def check_take_over_again(folder, heir):
 def check_refusals(folder, owner):
     other = os.path.join(folder, "other")
     os.mkdir(other)
-    with open(os.path.join(other, "device"), "wb") as device:
-        device.truncate(64 << 20)
-    with open(os.path.join(other, "proof"), "w") as proof:
-        proof.write(proof_of(other + "/device"))
+    make_devices(other, 64 << 20)
     # The device of another pool.
     formatted = Host(other, "formatted").start().wait()
     assert formatted.stop() == 0
@@ -315,9 +326,9 @@ def check_refusals(folder, owner):
     # A copy of the device, which has the same catalogue, byte for byte.
     copied = os.path.join(folder, "copied")
     os.mkdir(copied)
-    shutil.copyfile(os.path.join(folder, "device"), os.path.join(copied, "device"))
-    with open(os.path.join(copied, "proof"), "w") as proof:
-        proof.write(proof_of(copied + "/device"))
+    make_devices(copied, 64 << 20)
+    for name in DEVICES:
+        shutil.copyfile(os.path.join(folder, name), os.path.join(copied, name))
     copy = Host(copied, "copy", f"--pool-owner=unix:{folder}/peers").start().wait()
     wait_until(lambda: "is a copy of the pool's" in str(copy.json("status")), "refusal of a copy of the device")
     assert copy.stop() == 0
@@ -339,12 +350,25 @@ def check_refusals(folder, owner):
         assert bad.returncode == 2 and word in bad.stderr, bad.stderr
 
 
+def check_devices(folder):
+    """A guest has to have the devices of the owner, in their order."""
+    if len(DEVICES) == 1:
+        return
+    for names, words in (
+            (DEVICES[::-1], f"{DEVICES[-1]} is device {len(DEVICES)} of {len(DEVICES)}"),
+            (DEVICES[:1], f"{DEVICES[0]} is device 1 of {len(DEVICES)}"),
+            (DEVICES[:-1] + ["other/device"], f"should be device {len(DEVICES)} of {len(DEVICES)}")):
+        with open(os.path.join(folder, "proof"), "a") as proof:
+            proof.write(proof_of(os.path.join(folder, names[-1])))
+        command = [word for word in Host(folder, "bad", f"--pool-owner=unix:{folder}/peers").command
+                   if not word.startswith("--pool-dax-device")]
+        bad = subprocess.run([*command, devices_option(folder, names)], capture_output=True, text=True, timeout=30)
+        assert bad.returncode == 2 and words in bad.stderr, bad.stderr
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="fabric-shared-") as folder:
-        with open(os.path.join(folder, "device"), "wb") as device:
-            device.truncate(256 << 20)
-        with open(os.path.join(folder, "proof"), "w") as proof:
-            proof.write(proof_of(folder + "/device"))
+        make_devices(folder, 256 << 20)
         owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
         guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
         try:
@@ -356,6 +380,7 @@ def main():
                 check(owner, guest)
                 print(f"{check.__name__}: {time.monotonic() - began:.1f} s", flush=True)
             check_refusals(folder, owner)
+            check_devices(folder)
             check_take_over(folder, owner, guest)
         except BaseException:
             print(owner.text(), guest.text(), file=sys.stderr)

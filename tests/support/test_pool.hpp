@@ -17,7 +17,7 @@ inline fabricshm::Result<std::unique_ptr<fabricshm::PoolBackend>> make_test_pool
     const PoolChoice choice = PoolChoice::from_environment();
     if (choice.backend == "dax") {
         fabricshm::DaxOptions dax;
-        dax.device = choice.where;
+        dax.devices = choice.devices();
         // All that the device has: it may be cut up by what a killed program left.
         return fabricshm::make_dax_backend(dax);
     }
@@ -53,9 +53,7 @@ class PoolMemory {
     explicit PoolMemory(fabricshm::Bytes bytes)
         : pool_(empty_test_pool(fabricshm::round_up(bytes, 2 * fabricshm::kMiB))),
           piece_(pool_->create(1, "test", 0, bytes).value()),
-          mapping_(fabricshm::Mapping::map(piece_.fd, piece_.file_offset, piece_.bytes,
-                                           {true, piece_.align, piece_.huge_page_bytes})
-                       .value()) {}
+          mapping_(piece_.map().value()) {}
     ~PoolMemory() { pool_->destroy(1); }
     PoolMemory(const PoolMemory&) = delete;
     PoolMemory& operator=(const PoolMemory&) = delete;

@@ -89,6 +89,12 @@ std::string several(std::size_t count, const char* noun) {
 }  // namespace
 
 Finding dax_devices(const HostFacts& host) {
+    const auto& pool = host.config.config.pool;
+    for (const std::string& path : pool.devices()) {
+        if (pool.backend != "dax" || host.files.exists(path)) continue;
+        const char* const key = pool.dax_devices.empty() ? "pool.dax_device" : "pool.dax_devices";
+        return {Grade::kProblem, path + " is not there (" + key + ")", "fabricctl discover"};
+    }
     const auto names = host.files.names(kDax);
     if (names.empty()) {
         // Without a driver for them the folder is not there either.

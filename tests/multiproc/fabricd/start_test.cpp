@@ -302,6 +302,38 @@ TEST_SUITE("fabricd.start dax") {
         CHECK(has(status.out, "UUID"));
     }
 
+    TEST_CASE("a pool over two stand-ins starts again with both, and names the one that is wrong") {
+        const Folder folder;
+        for (const char* name : {"one", "two", "blank"}) {
+            write_file(folder / name, "");
+            fs::resize_file(folder / name, 16 << 20);
+        }
+        const auto dax = [&](const std::string& devices) {
+            return std::vector<std::string>{"--pool-backend=dax", "--pool-capacity=0",
+                                            "--pool-dax-devices=" + devices};
+        };
+        const std::string one = folder / "one";
+        const std::string two = folder / "two";
+        { const Daemon daemon(dax(one + "," + two)); }
+        {
+            Daemon daemon(dax(one + "," + two));
+            CHECK_FALSE(has(daemon.log().substr(daemon.log().rfind("pool dax")), "formatted"));
+            const Output status = run_program(
+                {FABRICCTL_PATH, "status", "--socket", daemon.folder() + "/admin.sock"});
+            CHECK(has(status.out, one + ", " + two));
+            CHECK(has(status.out, "stripes of 2 MiB"));
+        }
+        const auto refused = [&](const std::string& devices) {
+            const Output output = fabricd(folder, dax(devices));
+            CHECK(output.code == 2);
+            return output.error;
+        };
+        CHECK(has(refused(two + "," + one), two + " is device 2 of 2"));
+        CHECK(has(refused(one), one + " is device 1 of 2"));
+        CHECK(has(refused(one + "," + (folder / "blank")), "blank has no label"));
+        CHECK(has(refused(one + "," + two + "," + (folder / "blank")), "and 3 are named"));
+    }
+
     TEST_CASE("a dax pool for several users has to be asked for") {
         const Folder folder;
         const Output output = fabricd(folder, {"--pool-backend=dax", "--server-allow-uids=1,2"});

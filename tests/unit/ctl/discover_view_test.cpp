@@ -47,6 +47,17 @@ TEST_SUITE("ctl.discover_view") {
         }
     }
 
+    TEST_CASE("a device of a pool of several says which it is") {
+        Discovery found = cxl_host();
+        found.dax[0].devices = 3;
+        CHECK(discover_text(found, choose_backend(found)).find("catalogue, 1 of 3") !=
+              std::string::npos);
+        found.dax[0].device = 2;
+        const json view = json::parse(discover_json(found, choose_backend(found)));
+        CHECK(view["dax"][0]["holds"] == "label, 3 of 3");
+        CHECK(view["dax"][0]["device"] == 3);
+    }
+
     TEST_CASE("programs get the same as JSON") {
         const Discovery found = cxl_host();
         const json view = json::parse(discover_json(found, choose_backend(found)));

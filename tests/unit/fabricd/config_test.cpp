@@ -135,6 +135,29 @@ TEST_SUITE("fabricd.config") {
         CHECK(check_config(config));
     }
 
+    TEST_CASE("devices of a striped pool are a list in an order, instead of the one device") {
+        Config config;
+        CHECK_FALSE(read_toml(
+            config, "[pool]\nbackend = 'dax'\ndax_devices = ['/dev/dax1.0', '/dev/dax0.0']\n",
+            "f.toml"));
+        CHECK(config.pool.devices() == std::vector<std::string>{"/dev/dax1.0", "/dev/dax0.0"});
+        CHECK_FALSE(check_config(config));
+        const std::string printed = print_config(config);
+        Config again;
+        CHECK(read_toml(again, printed, "f.toml").value_or("") == "");
+        CHECK(again.pool.dax_devices == config.pool.dax_devices);
+        config.pool.dax_device = "/dev/dax0.0";
+        CHECK(check_config(config)->find("exclude each other") != std::string::npos);
+        config.pool.dax_device.clear();
+        config.pool.backend = "emu";
+        CHECK(check_config(config)->find("pool.dax_devices") != std::string::npos);
+        config.pool.backend = "dax";
+        config.pool.dax_devices.assign(9, "/dev/dax0.0");
+        CHECK(check_config(config)->find("8 devices at most") != std::string::npos);
+        CHECK_FALSE(error_message("[pool]\ndax_devices = ['dax0.0']\n").empty());
+        CHECK_FALSE(error_message("[pool]\ndax_devices = '/dev/dax0.0'\n").empty());
+    }
+
     TEST_CASE("a dax pool admits one user unless all are said to be trusted") {
         Config config;
         config.pool.backend = "dax";

@@ -76,6 +76,20 @@ TEST_SUITE("fabricd.visibility_check") {
         CHECK(pool.reports("on one host"));
     }
 
+    TEST_CASE("of several devices each needs a proof of its own, in one file") {
+        SharedPool pool;
+        pool.config.pool.dax_device.clear();
+        pool.config.pool.dax_devices = {"/dev/dax0.0", "/dev/dax1.0"};
+        CHECK(pool.reports("its device is /dev/dax0.0, not /dev/dax1.0"));
+        std::string both = fabricshm::format_proof(pool.proof);
+        pool.proof.device = "/dev/dax1.0";
+        both += fabricshm::format_proof(pool.proof);
+        std::ofstream(pool.config.pool.visibility_proof) << both;
+        CHECK_FALSE(check_visibility(pool.config, pool.tree.files()));
+        CHECK_FALSE(fabricshm::parse_proofs("").ok());
+        CHECK_FALSE(fabricshm::parse_proofs(both + "profile = nt\n").ok());
+    }
+
     TEST_CASE("hosts have a kernel each: the profile of one host is none for a pool of two") {
         SharedPool pool;
         pool.config.pool.visibility = "coherent";

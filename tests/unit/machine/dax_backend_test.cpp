@@ -40,7 +40,7 @@ struct StandIn {
     }
     DaxOptions options() const {
         DaxOptions result;
-        result.device = tree.path("device");
+        result.devices = {tree.path("device")};
         result.files = tree.files();
         result.settle = [] {};  // there is no other host
         return result;
@@ -92,9 +92,10 @@ TEST_SUITE("machine.dax_backend") {
     TEST_CASE("a mark is read on the same memory alone, and is no part of the catalogue") {
         StandIn host;
         (void)host.pool();
-        const auto own = DaxDevice::open_as_guest(host.options().device, host.tree.files()).value();
+        const auto own =
+            DaxDevice::open_as_guest(host.options().devices.front(), host.tree.files()).value();
         const std::string copied = host.tree.path("copied");
-        std::filesystem::copy_file(host.options().device, copied);
+        std::filesystem::copy_file(host.options().devices.front(), copied);
         const auto copy = DaxDevice::open_as_guest(copied, host.tree.files()).value();
         for (const std::uint32_t mark : {0U, DaxDevice::kMarks - 1}) {
             REQUIRE(own.write_mark(mark, 77 + mark).ok());
@@ -229,9 +230,9 @@ TEST_SUITE("machine.dax_backend identity") {
     TEST_CASE("what is no device, and one too small for a catalogue and an arena, is refused") {
         const StandIn device;
         DaxOptions options = device.options();
-        options.device = "/dev/null";
+        options.devices = {"/dev/null"};
         CHECK(device.outcome(options) == Errc::kInvalid);
-        options.device = "/nowhere";
+        options.devices = {"/nowhere"};
         CHECK(device.outcome(options) == Errc::kNotFound);
         CHECK(StandIn(1).outcome(StandIn(1).options()) == Errc::kInvalid);
         options = device.options();

@@ -64,7 +64,7 @@ TEST_SUITE("machine.dax_catalogue") {
         std::vector<std::byte> bytes(kCatalogueCopyBytes);
         CHECK(decode_catalogue(bytes.data()).error().code == Errc::kNotFound);
         bytes = stored(two_arenas());
-        bytes[8] = std::byte{2};
+        bytes[8] = std::byte{3};
         CHECK(decode_catalogue(bytes.data()).error().code == Errc::kVersion);
         bytes = stored(two_arenas());
         std::fill(bytes.begin() + 56, bytes.begin() + 64, std::byte{0xff});  // the count of entries
@@ -88,6 +88,32 @@ TEST_SUITE("machine.dax_catalogue") {
         CHECK(refuses([](auto& c) { c.entries[1].arena_id = 7; }));
         CHECK(refuses([](auto& c) { c.align = 4096; }));
         CHECK(refuses([](auto& c) { std::swap(c.entries[0], c.entries[1]); }));
+    }
+
+    TEST_CASE("devices of one pool are of a version of their own, with rules of their own") {
+        DaxCatalogue first = two_arenas();
+        first.devices = 3;
+        first.stripe = 2 * kDaxBlock;
+        const auto bytes = stored(first);
+        CHECK(stored(two_arenas())[8] == std::byte{1});
+        CHECK(bytes[8] == std::byte{2});
+        const auto again = decode_catalogue(bytes.data()).value();
+        CHECK(again.devices == 3);
+        CHECK(again.stripe == 2 * kDaxBlock);
+        CHECK(again.entries.size() == 2);
+        const auto refuses = [&](auto change) {
+            DaxCatalogue catalogue = first;
+            change(catalogue);
+            return outcome(catalogue) == Errc::kCorrupt;
+        };
+        CHECK_FALSE(refuses([](auto&) {}));
+        CHECK(refuses([](auto& c) { c.device = 1; }));  // a label has no arenas
+        CHECK_FALSE(refuses([](auto& c) { c.device = 2, c.entries.clear(); }));
+        CHECK(refuses([](auto& c) { c.device = 3, c.entries.clear(); }));
+        CHECK(refuses([](auto& c) { c.devices = 9; }));
+        CHECK(refuses([](auto& c) { c.devices = 0; }));
+        CHECK(refuses([](auto& c) { c.stripe = 0; }));
+        CHECK(refuses([](auto& c) { c.stripe = kDaxBlock + 4096; }));
     }
 
     TEST_CASE("a device of less than two blocks has no room for arenas, and is refused") {

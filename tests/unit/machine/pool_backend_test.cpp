@@ -55,7 +55,7 @@ Made numa_node_0() {
 
 Made dax_on(std::string device, const HostFiles& files) {
     DaxOptions options;
-    options.device = std::move(device);
+    options.devices = {std::move(device)};
     options.capacity = kCapacity;
     options.files = files;
     options.settle = [] {};  // there is no other host

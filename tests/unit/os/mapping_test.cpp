@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <vector>
+
 using namespace fabricshm;
 
 namespace {
@@ -36,6 +38,43 @@ TEST_SUITE("os.mapping") {
         CHECK(Mapping::map(fd, ~Bytes{0} - 4095, 4096, {}).error().code == Errc::kCorrupt);
         CHECK(Mapping::map(fd, 4096, 2 * kMiB, blocks).error().code == Errc::kInvalid);
         CHECK(Mapping::map(fd, 4096, 4096, {}).ok());
+    }
+
+    TEST_CASE("a striped mapping is one range over all files, and refuses what they don't have") {
+        constexpr Bytes kStripe = 64 * kKiB;
+        constexpr Bytes kSkip = 16 * kKiB;
+        const Fd first = file_of(kSkip + 3 * kStripe);
+        std::vector<Fd> others;
+        for (int i = 0; i < 2; ++i) others.push_back(file_of(kSkip + 3 * kStripe));
+        const Stripes stripes{3, kStripe, kSkip};
+        // From the middle of a stripe into the middle of one.
+        const std::uint64_t offset = kSkip + kStripe + 8 * kKiB;
+        const Bytes bytes = 6 * kStripe;
+        const auto mapping = Mapping::map(first, others, stripes, offset, bytes, {});
+        REQUIRE(mapping.ok());
+        // The oracle counts byte by byte, and reads through the files.
+        for (Bytes at = 0; at < bytes; at += 4 * kKiB) {
+            const auto mark = static_cast<unsigned char>(at / (4 * kKiB) + 1);
+            mapping->data()[at] = std::byte{mark};
+            Bytes within = offset - kSkip + at;
+            std::uint64_t stripe = 0;
+            for (; within >= kStripe; within -= kStripe) ++stripe;
+            std::uint64_t row = 0;
+            for (; stripe >= 3; stripe -= 3) ++row;
+            const Fd& file = stripe == 0 ? first : others[stripe - 1];
+            unsigned char found = 0;
+            const auto place = static_cast<off_t>(kSkip + row * kStripe + within);
+            REQUIRE(::pread(file.get(), &found, 1, place) == 1);
+            REQUIRE(found == mark);
+        }
+        const auto code = [&](std::uint64_t from, Bytes length, const Stripes& how) {
+            return Mapping::map(first, others, how, from, length, {}).error().code;
+        };
+        CHECK(code(offset, 8 * kStripe, stripes) == Errc::kCorrupt);
+        CHECK(code(0, kStripe, stripes) == Errc::kInvalid);
+        CHECK(code(offset, kStripe, {2, kStripe, kSkip}) == Errc::kInvalid);
+        CHECK(code(offset, kStripe, {3, kStripe + 1, kSkip}) == Errc::kInvalid);
+        CHECK(code(offset, kStripe, {3, 0, kSkip}) == Errc::kInvalid);
     }
 
     TEST_CASE("ranges from peers are inside or not, without overflow") {

@@ -59,6 +59,39 @@ int end_of(void (*body)(Memory&)) {
 }  // namespace
 
 TEST_SUITE("os.poison") {
+    TEST_CASE("a lost page of a striped mapping is put back from the file that it lies on") {
+        constexpr Bytes kStripe = 2 * kPage;
+        const auto first = std::make_shared<const Fd>(::memfd_create("first", MFD_CLOEXEC));
+        const auto others = std::make_shared<std::vector<Fd>>();
+        others->emplace_back(::memfd_create("second", MFD_CLOEXEC));
+        REQUIRE(::ftruncate(first->get(), kBytes) == 0);
+        REQUIRE(::ftruncate((*others)[0].get(), kBytes) == 0);
+        const Stripes stripes{2, kStripe, kPage};
+        const auto mapping =
+            std::move(Mapping::map(*first, *others, stripes, kPage, kBytes, {})).value();
+        for (Bytes page = 0; page < kBytes / kPage; ++page) {
+            mapping.data()[page * kPage] = std::byte(page + 1);
+        }
+        const PoisonWatch watch(mapping.data(), kBytes,
+                                {first, kPage, kPage, true, others, stripes});
+        for (const Bytes page :
+             {Bytes{3}, Bytes{4}}) {  // the end of a stripe, the start of the next
+            auto* const place = reinterpret_cast<volatile char*>(mapping.data() + page * kPage);
+            const bool is_real = lose_page(mapping.data() + page * kPage);
+            {
+                const PoisonGuard guard;
+                CHECK(*place == 0);
+                CHECK(guard.hit());
+            }
+            // What the file has.
+            if (!is_real) CHECK(*place == static_cast<char>(page + 1));
+            CHECK(find_lost(mapping.data() + page * kPage, 1) != nullptr);
+        }
+        CHECK(watch.lost().size() == 2);
+        CHECK(watch.lost()[0].offset == 3 * kPage);
+        CHECK(watch.lost()[1].offset == 4 * kPage);
+    }
+
     TEST_CASE("a lost page is found once, noted, and never read as data afterwards") {
         const Memory memory;
         lose_page(memory.data() + 3 * kPage);

@@ -185,6 +185,38 @@ TEST_SUITE("proto.codec") {
         CHECK(check_reply(reply, kWhole).error().code == Errc::kCorrupt);
     }
 
+    TEST_CASE(
+        "a reply of an arena on several devices has stripes that can be mapped, or is corrupt") {
+        Message striped = arena_reply();
+        ArenaOpen& open = striped.arena_open;
+        CHECK(stripes_of(open).is_one_file());
+        CHECK(offset_of(open) == open.file_offset);
+        open.align = 2 << 20;
+        open.bytes = 4 << 20;
+        open.file_offset = kNotOneFile;
+        open.pool_offset = 6 << 20;
+        open.stripe_bytes = 4 << 20;
+        open.files = 3;
+        REQUIRE(check_reply(striped, kWhole).ok());
+        CHECK(offset_of(open) == 6 << 20);
+        CHECK(stripes_of(open).files == 3);
+        CHECK(stripes_of(open).bytes == 4 << 20);
+        CHECK(stripes_of(open).skip == 2 << 20);
+        const auto refuses = [&](auto change) {
+            Message message = striped;
+            change(message.arena_open);
+            return !check_reply(message, kWhole).ok();
+        };
+        CHECK(refuses([](ArenaOpen& reply) { reply.files = 1; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.files = 9; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.stripe_bytes = 0; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.stripe_bytes = 3 << 20; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.stripe_bytes = std::uint64_t{1} << 60; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.pool_offset = 0; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.pool_offset = ~std::uint64_t{0} << 21; }));
+        CHECK(refuses([](ArenaOpen& reply) { reply.pool_offset += 4096; }));
+    }
+
     TEST_CASE("random bytes behind a valid header never pass with a field out of range") {
         std::mt19937_64 random(7);
         int passed = 0;

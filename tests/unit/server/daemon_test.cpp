@@ -230,9 +230,9 @@ TEST_SUITE("server.daemon") {
     TEST_CASE("what a killed daemon left on a device and no record names is free again") {
         const TemporaryDirectory directory;
         fabricshm::DaxOptions dax;
-        dax.device = directory.file("device");
-        std::ofstream(dax.device).close();
-        std::filesystem::resize_file(dax.device, 16 * kMiB);
+        dax.devices = {directory.file("device")};
+        std::ofstream(dax.devices[0]).close();
+        std::filesystem::resize_file(dax.devices[0], 16 * kMiB);
         {
             const auto pool = fabricshm::make_dax_backend(dax).value();
             REQUIRE(pool->create(7, "lost", 0, 4 * kMiB).ok());

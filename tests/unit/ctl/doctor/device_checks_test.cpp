@@ -49,6 +49,20 @@ TEST_SUITE("ctl.doctor.device_checks") {
         CHECK(dax_devices(host.facts).command == "sudo udevadm trigger --subsystem-match=dax");
     }
 
+    TEST_CASE("a device of the pool that is not there is named") {
+        FakeHost host;
+        host.facts.user.uid = 0;
+        host.add_dax("dax0.0", "device_dax", 0600);
+        auto& pool = host.facts.config.config.pool;
+        pool.backend = "dax";
+        pool.dax_devices = {"/dev/dax0.0"};
+        CHECK(dax_devices(host.facts).grade == Grade::kOk);
+        pool.dax_devices = {"/dev/dax0.0", "/dev/dax1.0"};
+        const Finding missing = dax_devices(host.facts);
+        CHECK(missing.grade == Grade::kProblem);
+        CHECK(missing.text == "/dev/dax1.0 is not there (pool.dax_devices)");
+    }
+
     TEST_CASE("a GPU needs its driver, its files and libcuda") {
         FakeHost host;
         CHECK(nvidia_driver(host.facts).text == "no NVIDIA GPU");
