@@ -7,6 +7,9 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -34,10 +37,21 @@ auto system_deadline(Duration length) {
            std::chrono::duration_cast<std::chrono::system_clock::duration>(length);
 }
 
-bool read_file(const std::string& path, std::string& text) {
+/// "", or why it is no such file. gRPC finds that out when it connects, and then names no file.
+std::string read_pem(const std::string& path, const char* content, std::string& text) {
     std::ifstream file(path, std::ios::binary);
+    if (!file) return std::strerror(errno);
+    // It can be opened, and reading it is an exception.
+    std::error_code bad;
+    if (std::filesystem::is_directory(path, bad)) return std::strerror(EISDIR);
     text.assign(std::istreambuf_iterator<char>(file), {});
-    return file.good() && !text.empty();
+    if (text.empty()) return "is empty";
+    const std::size_t begin = text.find("-----BEGIN ");
+    const std::string line =
+        begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
+    return line.find(content) == std::string::npos
+               ? "has no " + std::string(content) + " in PEM (-----BEGIN ...)"
+               : "";
 }
 
 // A member without a leader would otherwise keep a stream open and say nothing.
@@ -185,14 +199,16 @@ std::shared_ptr<grpc::ChannelCredentials> tls_of(const EtcdOptions& options, Err
     const struct {
         const char* key;
         const std::string& path;
+        const char* content;
         std::string& text;
-    } files[] = {{"cluster.tls_ca", options.tls_ca, tls.pem_root_certs},
-                 {"cluster.tls_cert", options.tls_cert, tls.pem_cert_chain},
-                 {"cluster.tls_key", options.tls_key, tls.pem_private_key}};
+    } files[] = {{"cluster.tls_ca", options.tls_ca, "CERTIFICATE", tls.pem_root_certs},
+                 {"cluster.tls_cert", options.tls_cert, "CERTIFICATE", tls.pem_cert_chain},
+                 {"cluster.tls_key", options.tls_key, "PRIVATE KEY", tls.pem_private_key}};
     for (const auto& file : files) {
-        if (read_file(file.path, file.text)) continue;
-        error = explain({Errc::kInvalid, 0, "etcd"}, "%s: \"%s\" can't be read", file.key,
-                        file.path.c_str());
+        const std::string why = read_pem(file.path, file.content, file.text);
+        if (why.empty()) continue;
+        error = explain({Errc::kInvalid, 0, "etcd"}, "%s: \"%s\": %s", file.key, file.path.c_str(),
+                        why.c_str());
         return nullptr;
     }
     return grpc::SslCredentials(tls);

@@ -56,21 +56,34 @@ Result<void> read_settings(std::span<const char* const> words, PluginSettings& s
             FABRIC_TRY_VOID(read_path(value, word, settings.socket));
         } else if (name == "fabricctl") {
             FABRIC_TRY_VOID(read_path(value, word, settings.fabricctl));
+        } else if (name == "spool") {
+            FABRIC_TRY_VOID(read_path(value, word, settings.spool));
         } else if (name == "timeout") {
             FABRIC_TRY_VOID(read_timeout(value, word, settings.timeout));
         } else {
             return explain({Errc::kInvalid, 0, kReadStep},
-                           "'%s' is none of socket=PATH, fabricctl=PATH, timeout=SECONDS", word);
+                           "'%s' is none of socket=PATH, fabricctl=PATH, spool=PATH, "
+                           "timeout=SECONDS",
+                           word);
         }
     }
     return {};
 }
 
 Result<std::uint64_t> read_size(const char* text) {
-    const auto bytes = fabricshm::parse_bytes(text == nullptr ? "" : text);
-    if (bytes.ok() && *bytes != 0) return *bytes;
+    const std::string_view size = text == nullptr ? "" : text;
+    const auto bytes = fabricshm::parse_bytes(size);
+    const bool is_part =
+        size.find_first_not_of("0123456789.") == size.npos && size.find('.') != size.npos;
+    if (bytes.ok() && *bytes != 0 && !is_part) return *bytes;
+    // As in other programs.
+    const bool is_decimal = size.ends_with("KB") || size.ends_with("MB") || size.ends_with("GB") ||
+                            size.ends_with("TB");
     return explain({Errc::kInvalid, 0, "read --fabric"},
-                   "'%s' is no size; expected bytes, as 64M or 48G", text == nullptr ? "" : text);
+                   "'%s' is no size; expected bytes, as 64M or 48G%s", size.data(),
+                   is_part      ? " (this has no unit)"
+                   : is_decimal ? " (units are of 1024, as GiB)"
+                                : "");
 }
 
 std::string arena_of_job(std::uint32_t job) {

@@ -1,4 +1,5 @@
-// What plugstack.conf says to the plugin: socket=PATH fabricctl=PATH timeout=SECONDS.
+// What plugstack.conf says to the plugin: socket=PATH fabricctl=PATH
+// spool=PATH timeout=SECONDS.
 
 #pragma once
 
@@ -13,7 +14,8 @@ namespace fabricd {
 struct PluginSettings {
     std::string socket = "/run/fabricd/attach.sock";  // of the daemon, for the tasks
     std::string fabricctl = "/usr/bin/fabricctl";
-    std::chrono::milliseconds timeout{5000};  // of each question to the daemon
+    std::string spool = "/run/fabricd-slurm";  // of records of jobs; JobRecords
+    std::chrono::milliseconds timeout{5000};   // of each question to the daemon
 };
 
 /// The admin socket: `admin.sock` next to the attach socket.
@@ -24,7 +26,7 @@ std::string admin_socket_of(const PluginSettings& settings);
 fabricshm::Result<void> read_settings(std::span<const char* const> words, PluginSettings& settings);
 
 /// The value of --fabric: bytes as fabricd takes them ("64M", "48GiB"). kInvalid, with the text in
-/// the reason, for what is no size and for 0.
+/// the reason, for what is no size, for 0, and for parts of a byte ("1.5").
 fabricshm::Result<std::uint64_t> read_size(const char* text);
 
 /// The arena of a job: "slurm-17". The components of a heterogeneous job share their leader's.

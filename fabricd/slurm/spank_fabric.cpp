@@ -22,6 +22,7 @@
 #include <string>
 
 #include "fabricd/slurm/bounded_run.hpp"
+#include "fabricd/slurm/job_records.hpp"
 #include "fabricd/slurm/plugin_settings.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
@@ -48,6 +49,7 @@ using fabricshm::Errc;
 
 constexpr int kGood = 0;
 constexpr int kBad = -1;
+constexpr int kNoDaemon = 3;  // fabricctl's
 // Slurm takes the "exit code 1" of a task for what it is; the line before it says why.
 constexpr int kRefused = 1;
 
@@ -100,14 +102,22 @@ std::uint32_t job_of(spank_t spank) {
     return job;
 }
 
+bool is_leader(spank_t spank) {
+    std::uint32_t own = 0;
+    spank_get_item(spank, S_JOB_ID, &own);
+    return own == job_of(spank);
+}
+
 std::string first_line(const std::string& output) {
     const std::string line = output.substr(0, output.find('\n'));
     const std::string speaker = "fabricctl: ";
     return line.starts_with(speaker) ? line.substr(speaker.size()) : line;
 }
 
-/// What fabricctl says when it does not end well; "" when it does.
-std::string ask_daemon(std::vector<std::string> words) {
+/// What fabricctl says when it does not end well; "" when it does. `is_away`: the daemon has not
+/// heard the question.
+std::string ask_daemon(std::vector<std::string> words, bool& is_away) {
+    is_away = true;
     const PluginSettings& settings = plugin().settings;
     words.insert(words.begin(), settings.fabricctl);
     words.insert(words.end(), {"--socket", admin_socket_of(settings)});
@@ -119,15 +129,66 @@ std::string ask_daemon(std::vector<std::string> words) {
     if (!ended.ok()) {
         return "can't run " + settings.fabricctl + ": " + fabricshm::explanation_of(ended.error());
     }
+    is_away = false;
     if (ended->code == 0) return "";
     const std::string said = first_line(ended->output);
+    is_away = ended->code == kNoDaemon;
     return said.empty() ? settings.fabricctl + " ended with " + std::to_string(ended->code) : said;
 }
 
-std::string user_of(spank_t spank) {
+std::uint32_t user_of(spank_t spank) {
     uid_t user = static_cast<uid_t>(-1);  // which no arena has
     spank_get_item(spank, S_JOB_UID, &user);
-    return std::to_string(user);
+    return user;
+}
+
+std::string release(const JobRecord& record, bool& is_away) {
+    // Well before fabricctl itself is killed.
+    const double grace = std::chrono::duration<double>(plugin().settings.timeout).count() / 5;
+    return ask_daemon({"slurm-release", std::to_string(record.job), "--grace",
+                       std::to_string(grace), "--user", std::to_string(record.user)},
+                      is_away);
+}
+
+/// Of jobs that ended while the daemon was away. Until it is away again, and some of a time: a step
+/// waits for this.
+void release_missed(const JobRecords& records) {
+    constexpr std::size_t kAtOnce = 8;
+    for (const JobRecord& record : records.ended(kAtOnce)) {
+        bool is_away = false;
+        const std::string said = release(record, is_away);
+        if (is_away) return;
+        if (!said.empty()) slurm_error("fabric: release of job %u: %s", record.job, said.c_str());
+        records.erase(record.job);
+    }
+}
+
+/// Asks for one step, and remembers the job, whose end has to be heard of. "": it may have it.
+/// `is_leader`: the epilog will name the job so; it names other components by numbers of their own.
+std::string admit_step(const JobRecord& step, bool is_batch, bool is_leader) {
+    const JobRecords records(plugin().settings.spool);
+    release_missed(records);
+    JobRecord record = records.find(step.job).value_or(JobRecord{});
+    // A number that is given out again is another job.
+    if (record.has_ended || record.user != step.user) record = {};
+    if (record.bytes != 0 && step.bytes > record.bytes) {
+        return fabricshm::format_bytes(step.bytes) + " wanted for a step of job " +
+               std::to_string(step.job) + ", which asked for " +
+               fabricshm::format_bytes(record.bytes);
+    }
+    bool is_away = false;
+    const std::string said =
+        ask_daemon({"slurm-admit", std::to_string(step.job), std::to_string(step.bytes), "--user",
+                    std::to_string(step.user)},
+                   is_away);
+    if (!said.empty() || !is_leader) return said;
+    const std::uint64_t of_job = is_batch ? step.bytes : record.bytes;
+    const auto kept = records.write({step.job, of_job, step.user, false});
+    if (!kept.ok()) {
+        slurm_error("fabric: %s: %s", plugin().settings.spool.c_str(),
+                    fabricshm::explanation_of(kept.error()).c_str());
+    }
+    return "";
 }
 
 // A step without tasks of the user's, in which a job's processes from outside are kept.
@@ -135,6 +196,12 @@ bool is_outside_step(spank_t spank) {
     std::uint32_t step = 0;
     return spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
            step == SLURM_EXTERN_CONT;
+}
+
+bool is_batch_script(spank_t spank) {
+    std::uint32_t step = 0;
+    return spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS &&
+           step == SLURM_BATCH_SCRIPT;
 }
 
 bool is_step(spank_t spank) {
@@ -162,8 +229,8 @@ int slurm_spank_init_post_opt(spank_t spank, int, char**) {
     auto& plugin = fabricd::plugin();
     if (!plugin.bytes || !fabricd::is_step(spank)) return fabricd::kGood;
     plugin.refusal =
-        fabricd::ask_daemon({"slurm-admit", std::to_string(fabricd::job_of(spank)),
-                             std::to_string(*plugin.bytes), "--user", fabricd::user_of(spank)});
+        fabricd::admit_step({fabricd::job_of(spank), *plugin.bytes, fabricd::user_of(spank), false},
+                            fabricd::is_batch_script(spank), fabricd::is_leader(spank));
     return fabricd::kGood;
 }
 
@@ -199,15 +266,22 @@ int slurm_spank_task_init(spank_t spank, int, char**) {
 int slurm_spank_job_epilog(spank_t spank, int count, char** words) {
     if (fabricd::take_settings(count, words) != fabricd::kGood) return fabricd::kGood;
     const auto& settings = fabricd::plugin().settings;
-    if (::access(fabricd::admin_socket_of(settings).c_str(), F_OK) != 0) return fabricd::kGood;
     std::uint32_t job = 0;
     spank_get_item(spank, S_JOB_ID, &job);
-    // Well before fabricctl itself is killed.
-    const double grace = std::chrono::duration<double>(settings.timeout).count() / 5;
-    const std::string said =
-        fabricd::ask_daemon({"slurm-release", std::to_string(job), "--grace", std::to_string(grace),
-                             "--user", fabricd::user_of(spank)});
+    const fabricd::JobRecords records(settings.spool);
+    auto record = records.find(job);
+    const bool has_daemon = ::access(fabricd::admin_socket_of(settings).c_str(), F_OK) == 0;
+    if (!record && !has_daemon) return fabricd::kGood;
+    const fabricd::JobRecord ended{job, 0, fabricd::user_of(spank), true};
+    bool is_away = false;
+    const std::string said = fabricd::release(ended, is_away);
     if (!said.empty()) slurm_error("fabric: release of job %u: %s", job, said.c_str());
+    if (is_away && record) {
+        (void)records.write(ended);  // the next job of this node makes up for it
+    } else {
+        records.erase(job);
+    }
+    if (!is_away) fabricd::release_missed(records);
     return fabricd::kGood;
 }
 

@@ -44,6 +44,7 @@ class Fabricd:
         self.folder.chmod(0o755)
         self.runtime = self.folder / "run"
         self.socket = self.runtime / "attach.sock"
+        self.spool = self.folder / "spool"
         self.process = None
 
     def start(self):
@@ -98,7 +99,7 @@ def setUpModule():
     types, licence = (re.search(pattern, files["slurm.conf"], re.MULTILINE).group(1)
                       for pattern in ("^(GresTypes=.*)", "^# (Licenses=.*)"))
     assert licence == f"Licenses=fabricpool:{POOL_UNITS}", files
-    CLUSTER = slurm_cluster.Cluster(plugin_line=f"{plugin} timeout={PLUGIN_TIMEOUT}", gres_units=UNITS,
+    CLUSTER = slurm_cluster.Cluster(plugin_line=f"{plugin} timeout={PLUGIN_TIMEOUT} spool={FABRICD.spool}", gres_units=UNITS,
                                     slurm_lines=f"{types}\nLicenses=fabricpool:{UNITS}\n",
                                     job_submit=JOB_SUBMIT if HAS_LUA else None)
     unittest.addModuleCleanup(CLUSTER.stop)
@@ -239,6 +240,22 @@ class Refusals(Case):
         done = srun("-N1", "-n2", "--fabric=3G", "echo", "ran")
         self.assert_refused(done, r"fabric: 3 GiB wanted for job \d+, 2 GiB of the pool's 2 GiB are free$")
 
+    def test_a_step_that_wants_more_than_its_job_asked_for_is_refused(self):
+        script = CLUSTER.folder / "more.sh"
+        script.write_text("""#!/bin/sh
+#SBATCH --ntasks=1 --nodes=1 --fabric=64M
+srun --fabric=65M echo ran
+srun --fabric=32M echo less
+""")
+        done = CLUSTER.run("sbatch", "--parsable", "-o", "more.out", script)
+        self.assert_good(done)
+        CLUSTER.wait_idle()
+        output = (CLUSTER.folder / "more.out").read_text()
+        job = done.stdout.strip()
+        self.assertIn(f"fabric: 65 MiB wanted for a step of job {job}, which asked for 64 MiB\n", output)
+        self.assertNotIn("ran", output)
+        self.assertIn("less\n", output)
+
     def test_a_job_counts_with_what_it_asked_for_and_not_with_what_it_has_touched(self):
         # Without GRES, so that only fabricd can refuse.
         first = self.start("-J", "first", "-n1", "--fabric=1536M", *TRAIN, "hold", self.go)
@@ -322,6 +339,24 @@ class Deaths(Case):
         self.assert_good(done)
         pid = int(note.read_text())
         slurm_cluster.wait_until(lambda: not is_running(pid), lambda: f"process {pid} lives\n{CLUSTER.logs()}")
+
+    def test_what_a_job_leaves_behind_while_the_daemon_is_away_is_ended_when_it_is_back(self):
+        note, ready = CLUSTER.folder / "missed", CLUSTER.folder / "ready"
+        step = self.start("-n1", "--fabric=64M", "sh", "-c",
+                          f"{TRAIN[0]} {TRAINER} leave {note}; touch {ready}; " + WAIT.format(self.go))
+        slurm_cluster.wait_until(ready.exists, CLUSTER.logs)
+        pid = int(note.read_text())
+        job = str(next(iter(FABRICD.spool.iterdir())).name)
+        with FABRICD.ended():
+            self.go.touch()
+            self.assert_good(self.ended(step))
+            CLUSTER.wait_idle()
+            record = FABRICD.spool / job
+            slurm_cluster.wait_until(lambda: record.read_text().endswith(" 1 .\n"), CLUSTER.logs)
+            self.assertTrue(is_running(pid))
+        self.assert_good(srun("-n1", "--fabric=64M", "true"))  # of any job
+        slurm_cluster.wait_until(lambda: not is_running(pid), lambda: f"process {pid} lives\n{CLUSTER.logs()}")
+        slurm_cluster.wait_until(lambda: not list(FABRICD.spool.iterdir()), CLUSTER.logs)
 
     def test_a_job_goes_on_without_a_controller_and_new_ones_hear_of_it(self):
         running = self.start("-J", "running", "-n2", "--fabric=64M", *TRAIN, "hold", self.go)

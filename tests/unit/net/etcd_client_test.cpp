@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+
 #include "fabricd/net/cluster_config.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "tests/support/temporary_directory.hpp"
 
 using namespace fabricd;
 
@@ -21,13 +24,29 @@ TEST_SUITE("net.etcd_client") {
         }
     }
 
-    TEST_CASE("files of TLS that can't be read are named with their key") {
-        EtcdOptions options;
-        options.endpoints = {"https://127.0.0.1:1"};
-        options.tls_ca = "/no/such/file";
-        const auto made = EtcdClient::make(options);
-        REQUIRE_FALSE(made.ok());
-        CHECK(fabricshm::explanation_of(made.error()).find("cluster.tls_ca") != std::string::npos);
+    TEST_CASE("files of TLS that are none are named with their key, and why they are none") {
+        const test_support::TemporaryDirectory folder;
+        const std::string good = folder.file("good"), text = folder.file("text");
+        std::ofstream(good) << "-----BEGIN CERTIFICATE-----\n";
+        std::ofstream(text) << "not in PEM";
+        std::ofstream(folder.file("empty"));
+        const auto problem_of = [](const std::string& ca, const std::string& key) {
+            EtcdOptions options;
+            options.endpoints = {"https://127.0.0.1:1"};
+            options.tls_ca = options.tls_cert = ca;
+            options.tls_key = key;
+            const auto made = EtcdClient::make(options);
+            return made.ok() ? "" : fabricshm::explanation_of(made.error());
+        };
+        CHECK(problem_of("/no/such/file", good)
+                  .find("cluster.tls_ca: \"/no/such/file\": No such file or directory") !=
+              std::string::npos);
+        CHECK(problem_of(folder.file("empty"), good).find("is empty") != std::string::npos);
+        CHECK(problem_of(folder.path(), good).find("Is a directory") != std::string::npos);
+        CHECK(problem_of(text, good).find("has no CERTIFICATE") != std::string::npos);
+        CHECK(
+            problem_of(good, good).find("cluster.tls_key: \"" + good + "\": has no PRIVATE KEY") !=
+            std::string::npos);
     }
 
     TEST_CASE("a call to members of which none is there ends with a timeout") {

@@ -40,8 +40,10 @@ TEST_SUITE("fabricd.slurm.plugin_settings") {
 
     TEST_CASE("the words of plugstack.conf replace the defaults") {
         PluginSettings settings;
-        CHECK(problem_of({"socket=/a/b=c/attach.sock", "fabricctl=/opt/fabricctl", "timeout=60"},
+        CHECK(problem_of({"socket=/a/b=c/attach.sock", "fabricctl=/opt/fabricctl", "timeout=60",
+                          "spool=/s"},
                          settings) == "");
+        CHECK(settings.spool == "/s");
         CHECK(settings.socket == "/a/b=c/attach.sock");
         CHECK(admin_socket_of(settings) == "/a/b=c/admin.sock");
         CHECK(settings.fabricctl == "/opt/fabricctl");
@@ -63,13 +65,18 @@ TEST_SUITE("fabricd.slurm.plugin_settings") {
         CHECK(read_size("48G").value() == 48ULL << 30);
         CHECK(read_size("1.5GiB").value() == 3ULL << 29);
         CHECK(read_size("4096").value() == 4096);
-        for (const char* text : {"0", "0G", "", "G", "64X", "-1", "64M M", "nan", "1e30"}) {
+        for (const char* text :
+             {"0", "0G", "", "G", "64X", "-1", "64M M", "nan", "1e30", "1.5", "1.", "4GB"}) {
             CAPTURE(text);
             const auto size = read_size(text);
             REQUIRE_FALSE(size.ok());
             CHECK(fabricshm::explanation_of(size.error()).find("'" + std::string(text) + "'") == 0);
         }
         CHECK_FALSE(read_size(nullptr).ok());
+        CHECK(fabricshm::explanation_of(read_size("4GB").error()).find("as GiB") !=
+              std::string::npos);
+        CHECK(fabricshm::explanation_of(read_size("1.5").error()).find("no unit") !=
+              std::string::npos);
     }
 
     TEST_CASE("an arena has the number of its job") {
