@@ -40,8 +40,7 @@ class Player {
     bool agree() {
         view_.acquire(TouchPoint::kSentRead, &own_.flag, kCacheLine);
         const std::uint64_t mine = own_.flag.load(std::memory_order_acquire);
-        raise(own_.report, mine + 1);
-        if (!await(other_.report, 1)) return false;
+        if (!meet(mine + 1)) return false;
         const std::uint64_t theirs = other_.report.load(std::memory_order_acquire);
         number_ = std::max(mine + 1, theirs) + 1;
         raise(own_.taken, number_);
@@ -134,6 +133,19 @@ class Player {
             if (Clock::now() >= limit) return false;
             std::this_thread::yield();
         }
+    }
+
+    // Said again until the other side is heard: the one that clears the memory may do so after this
+    // one has spoken.
+    bool meet(std::uint64_t report) {
+        const TimePoint limit = Clock::now() + options_.timeout;
+        do {
+            raise(own_.report, report);
+            view_.acquire(TouchPoint::kSentRead, &other_.report, kCacheLine);
+            if (other_.report.load(std::memory_order_acquire) >= 1) return true;
+            std::this_thread::yield();
+        } while (Clock::now() < limit);
+        return false;
     }
 
     Side& own_;

@@ -30,7 +30,7 @@ constexpr Seconds kKilling = 5e-3;  // until the processes of sessions are gone
 constexpr Seconds kLongWait = 10;
 
 constexpr const char* kFailureNames[kFailureKinds] = {"death",  "cut",  "pause", "restart",
-                                                      "leader", "down", "data"};
+                                                      "leader", "down", "data",  "restore"};
 
 class QuietLog {
   public:
@@ -57,6 +57,7 @@ class SimulatedFence final : public fabricd::FenceRunner {
     explicit SimulatedFence(ClusterRun& run) : run_(run) {}
     Result<void> start(const FenceKey& key) override;
     std::optional<int> poll(BootTime now) override;
+    void end(BootTime now) override;
     bool is_running() const noexcept { return is_running_; }
     Seconds ends_at() const noexcept { return ends_at_; }
 
@@ -112,6 +113,7 @@ class ClusterRun {
     void end_sessions(int host);
     void note_change(int host, const HostChange& change);
 
+    void check_living(int observer);
     void check_end();
     Seconds bound_of(const HostLoss& loss) const;
 
@@ -143,6 +145,12 @@ std::optional<int> SimulatedFence::poll(BootTime) {
     if (!is_running_ || run_.time_.now() < ends_at_) return std::nullopt;
     is_running_ = false;
     return status_;
+}
+
+// Too late for what it has begun: the power may go nevertheless.
+void SimulatedFence::end(BootTime) {
+    status_ = 143;
+    ends_at_ = run_.time_.now();
 }
 
 ClusterRun::ClusterRun(const ClusterScenario& scenario)
@@ -189,6 +197,10 @@ void ClusterRun::plan_failures() {
                 break;
             case FailureKind::kData:
                 failure.length = 1;
+                break;
+            case FailureKind::kRestore:
+                failure.length = 1;
+                time_.schedule(kJoining + part * (failure.at - kJoining), kSnapshot, i);
                 break;
         }
         if (failure.kind < FailureKind::kLeader) failure.host = victims[next++ % victims.size()];
@@ -253,6 +265,8 @@ void ClusterRun::handle(const Event& event) {
             return end_failure(result_.failures[static_cast<std::size_t>(event.who)]);
         case kStartHost:
             return power_on(event.who);
+        case kSnapshot:
+            return etcd_.save(event.who);
         case kFencePower:
             if (machine(event.who).has_power && !oracle_.is_touched(event.who)) {
                 oracle_.fault("a fence command ended host " + std::to_string(event.who) +
@@ -271,6 +285,7 @@ void ClusterRun::begin_failure(const ClusterFailure& failure) {
     if (failure.host < 0) {
         outages_.emplace_back(time_.now(), end);
         if (failure.kind == FailureKind::kData) etcd_.lose_data();
+        if (failure.kind == FailureKind::kRestore) etcd_.restore(number);
         etcd_.go_away(end);
         const int members = scenario_.etcd.members;
         const bool one = failure.kind == FailureKind::kLeader && members > 1;
@@ -465,6 +480,26 @@ Seconds ClusterRun::bound_of(const HostLoss& loss) const {
     return bound + 2 * kRound + 10 * etcd_.figures().watch.p99;
 }
 
+// Whatever the store forgot: a host that lives is up for all others, under the number that it has.
+void ClusterRun::check_living(int observer) {
+    const fabricd::HostTable& table = machine(observer).member->table();
+    for (int host = 0; host < hosts(); ++host) {
+        const Machine& its = machine(host);
+        if (!its.has_power || !its.member || its.member->incarnation() == 0) continue;
+        const fabricd::HostLife* newest = fabricd::newest_life(table, simulated_name(host));
+        if (newest != nullptr && newest->number == its.member->incarnation() &&
+            newest->state == HostState::kUp) {
+            continue;
+        }
+        oracle_.fault("host " + std::to_string(host) + " lives as incarnation " +
+                      std::to_string(its.member->incarnation()) + ", and for host " +
+                      std::to_string(observer) + " it is " +
+                      (newest == nullptr ? "not there"
+                                         : std::to_string(newest->number) + " and " +
+                                               fabricd::name_of(newest->state)));
+    }
+}
+
 void ClusterRun::check_end() {
     oracle_.check_losses([this](const HostLoss& loss) { return bound_of(loss); });
     using Seen = std::vector<std::tuple<std::string, Incarnation, HostState>>;
@@ -491,6 +526,7 @@ void ClusterRun::check_end() {
             oracle_.fault("host " + std::to_string(host) +
                           " is no member at the end: " + its.member->trouble());
         }
+        check_living(host);
         Seen seen = seen_of(*its.member);
         if (first < 0) {
             first = host;

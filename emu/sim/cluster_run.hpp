@@ -21,8 +21,9 @@ enum class FailureKind {
     kLeader,   // etcd has none for a moment
     kDown,     // etcd does not answer for 10 s
     kData,     // etcd begins again from nothing
+    kRestore,  // etcd begins again from a snapshot of before
 };
-inline constexpr int kFailureKinds = 7;
+inline constexpr int kFailureKinds = 8;
 
 /// "death"; nullptr beyond the last.
 const char* name_of_failure(int kind) noexcept;

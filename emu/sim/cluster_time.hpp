@@ -23,6 +23,7 @@ enum ClusterEvent : int {
     kFailureEnd,  // likewise
     kStartHost,
     kFencePower,  // the host that is switched off
+    kSnapshot,    // of the store; its number: the failure that restores it
 };
 
 /// What one daemon waits for. Its place in `ClusterTime` is that of its host.

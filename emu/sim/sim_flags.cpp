@@ -193,7 +193,8 @@ void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
         ->check(CLI::Range(0, 10000));
     command
         .add_option("--kinds", texts.kinds,
-                    "Of failures, in turn: death, cut, pause, restart, leader, down, data (default "
+                    "Of failures, in turn: death, cut, pause, restart, leader, down, data, restore "
+                    "(default "
                     "all)")
         ->type_name("NAME,...");
     command.add_option("--ttl", texts.ttl, "Of a host's lease (default 5s)")->type_name("TIME");

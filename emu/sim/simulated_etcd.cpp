@@ -38,12 +38,14 @@ int number_of_name(const std::string& name) {
 }
 
 SimulatedEtcd::SimulatedEtcd(ClusterTime& time, const EtcdFigures& figures, int hosts)
-    : time_(time), figures_(figures), records_(static_cast<std::size_t>(hosts)) {}
+    : time_(time), figures_(figures) {
+    state_.records.resize(static_cast<std::size_t>(hosts));
+}
 
 void SimulatedEtcd::append(StoreEvent event) {
     event.at = time_.now();
+    event.revision = ++state_.base.revision;
     log_.push_back(std::move(event));
-    ++revision_;
     // At once: the watch's latency is that of what they wait for next.
     for (const int host : std::exchange(waiting_, {})) time_.hurry(host, time_.now());
 }
@@ -63,11 +65,24 @@ void SimulatedEtcd::come_back() {
 
 void SimulatedEtcd::lose_data() {
     for (StoredLease& lease : leases_) lease.is_over = true;
-    std::ranges::fill(records_, std::nullopt);
-    fences_.clear();
-    claims_.clear();
-    base_ = 0;
-    revision_ = 0;
+    std::ranges::fill(state_.records, std::nullopt);
+    state_.fences.clear();
+    state_.claims.clear();
+    state_.base = {};
+}
+
+void SimulatedEtcd::restore(int snapshot) {
+    const std::vector<StoredLease>& saved = saved_.at(snapshot).second;
+    state_ = saved_.at(snapshot).first;
+    for (std::size_t i = 0; i < leases_.size(); ++i) {
+        StoredLease& lease = leases_[i];
+        const bool was_over = std::exchange(lease.is_over, true);
+        if (i >= saved.size()) continue;
+        lease.is_over = saved[i].is_over;
+        // They have their time again, and nothing looks at those that had ended any more.
+        lease.until = time_.now() + lease.ttl;
+        if (was_over && !lease.is_over) schedule_check(static_cast<std::int64_t>(i) + 1);
+    }
 }
 
 StoredLease* SimulatedEtcd::lease_of(std::int64_t lease) {
@@ -98,14 +113,14 @@ void SimulatedEtcd::end_lease(std::int64_t lease) {
     StoredLease& its = leases_[static_cast<std::size_t>(lease) - 1];
     its.is_over = true;
     ++counts_.writes;
-    auto& record = records_[static_cast<std::size_t>(its.host)];
+    auto& record = state_.records[static_cast<std::size_t>(its.host)];
     if (record && record->lease == lease) {
         const Incarnation incarnation = record->record.incarnation;
         record.reset();
         append({.kind = StoreEvent::kGone, .host = its.host, .incarnation = incarnation});
     }
     const auto claims =
-        std::erase_if(claims_, [&](const auto& item) { return item.second == lease; });
+        std::erase_if(state_.claims, [&](const auto& item) { return item.second == lease; });
     if (claims > 0) append({.kind = StoreEvent::kOther});
 }
 
@@ -127,52 +142,56 @@ void SimulatedEtcd::revoke(std::int64_t lease) {
     if (lease_of(lease) != nullptr) end_lease(lease);
 }
 
-Incarnation SimulatedEtcd::ensure_base(Incarnation wanted) {
-    if (base_ == 0) {
-        base_ = wanted;
+StoredBase SimulatedEtcd::ensure_base(Incarnation wanted) {
+    if (state_.base.base == 0) {
+        state_.base.base = wanted;
         append({.kind = StoreEvent::kOther});
     }
-    return base_;
+    return state_.base;
 }
 
-bool SimulatedEtcd::create(int host, HostRecord record, std::int64_t lease) {
-    auto& stored = records_[static_cast<std::size_t>(host)];
+void SimulatedEtcd::raise_floor(Incarnation seen, Incarnation wanted) {
+    if (state_.base.floor != seen) return;
+    state_.base.floor = wanted;
+    append({.kind = StoreEvent::kOther});
+}
+
+bool SimulatedEtcd::create(int host, const HostRecord& record, std::int64_t lease,
+                           Incarnation seen) {
+    auto& stored = state_.records[static_cast<std::size_t>(host)];
     // A lease that is over takes no keys.
-    if (stored || lease_of(lease) == nullptr) return false;
-    const Incarnation written = record.incarnation;
-    if (written == 0) record.incarnation = base_ + revision_ + 1;
-    stored = StoredRecord{record, written, lease};
+    if (stored || lease_of(lease) == nullptr || state_.base.floor != seen) return false;
+    stored = StoredRecord{record, lease};
     append({.kind = StoreEvent::kRecord, .host = host, .record = record});
     return true;
 }
 
 bool SimulatedEtcd::replace(int host, const HostRecord& record, std::int64_t lease) {
-    auto& stored = records_[static_cast<std::size_t>(host)];
+    auto& stored = state_.records[static_cast<std::size_t>(host)];
     if (!stored || stored->lease != lease || lease_of(lease) == nullptr) return false;
     stored->record = record;
-    stored->written = record.incarnation;
     append({.kind = StoreEvent::kRecord, .host = host, .record = record});
     return true;
 }
 
 const StoredRecord* SimulatedEtcd::record_of(int host) const {
-    const auto& stored = records_[static_cast<std::size_t>(host)];
+    const auto& stored = state_.records[static_cast<std::size_t>(host)];
     return stored ? &*stored : nullptr;
 }
 
 bool SimulatedEtcd::claim(const FenceKey& key, int, std::int64_t lease) {
-    const auto held = claims_.find(key);
-    if (held != claims_.end()) return held->second == lease;
+    const auto held = state_.claims.find(key);
+    if (held != state_.claims.end()) return held->second == lease;
     if (lease_of(lease) == nullptr) return false;
-    claims_.emplace(key, lease);
+    state_.claims.emplace(key, lease);
     append({.kind = StoreEvent::kOther});
     return true;
 }
 
 void SimulatedEtcd::write_fence(const FenceKey& key, int host, const FenceRecord& record) {
     // What is fenced stays fenced; a loss is written once.
-    if (!record.is_fenced && fences_.contains(key)) return;
-    fences_[key] = record;
+    if (!record.is_fenced && state_.fences.contains(key)) return;
+    state_.fences[key] = record;
     append({.kind = StoreEvent::kFence, .host = host, .incarnation = key.second, .fence = record});
 }
 

@@ -49,6 +49,7 @@ struct StoreCounts {
 struct StoreEvent {
     enum Kind { kRecord, kGone, kFence, kOther };
     Seconds at = 0;
+    std::uint64_t revision = 0;
     Kind kind = kOther;
     int host = 0;
     fabricd::HostRecord record = {};
@@ -57,9 +58,15 @@ struct StoreEvent {
 };
 
 struct StoredRecord {
-    fabricd::HostRecord record;        // with its incarnation
-    fabricd::Incarnation written = 0;  // as its host wrote it; 0: it is that of its revision
+    fabricd::HostRecord record;
     std::int64_t lease = 0;
+};
+
+/// What hosts that join count from. docs/hosts.md.
+struct StoredBase {
+    fabricd::Incarnation base = 0;
+    fabricd::Incarnation floor = 0;
+    std::uint64_t revision = 0;
 };
 
 struct StoredLease {
@@ -80,6 +87,9 @@ class SimulatedEtcd {
     void come_back();
     /// With all keys and leases. Together with go_away().
     void lose_data();
+    /// A snapshot, and all as it was when that was taken. The second together with go_away().
+    void save(int snapshot) { saved_[snapshot] = {state_, leases_}; }
+    void restore(int snapshot);
     /// A lease may be over.
     void check_lease(int lease);
 
@@ -88,19 +98,24 @@ class SimulatedEtcd {
     /// 0: there is no such lease.
     Seconds keep(std::int64_t lease);
     void revoke(std::int64_t lease);
-    fabricd::Incarnation ensure_base(fabricd::Incarnation wanted);
-    /// False: there is a record already. Its incarnation is filled in.
-    bool create(int host, fabricd::HostRecord record, std::int64_t lease);
+    StoredBase ensure_base(fabricd::Incarnation wanted);
+    /// Nothing is done when it is no longer `seen`.
+    void raise_floor(fabricd::Incarnation seen, fabricd::Incarnation wanted);
+    /// False: there is a record already, or the floor is no longer `seen`.
+    bool create(int host, const fabricd::HostRecord& record, std::int64_t lease,
+                fabricd::Incarnation seen);
     bool replace(int host, const fabricd::HostRecord& record, std::int64_t lease);
     const StoredRecord* record_of(int host) const;
     bool claim(const fabricd::FenceKey& key, int host, std::int64_t lease);
     void write_fence(const fabricd::FenceKey& key, int host, const fabricd::FenceRecord& record);
 
-    const std::vector<std::optional<StoredRecord>>& records() const noexcept { return records_; }
-    const std::map<fabricd::FenceKey, fabricd::FenceRecord>& fences() const noexcept {
-        return fences_;
+    const std::vector<std::optional<StoredRecord>>& records() const noexcept {
+        return state_.records;
     }
-    fabricd::Incarnation base() const noexcept { return base_; }
+    const std::map<fabricd::FenceKey, fabricd::FenceRecord>& fences() const noexcept {
+        return state_.fences;
+    }
+    const StoredBase& base() const noexcept { return state_.base; }
     const std::vector<StoreEvent>& log() const noexcept { return log_; }
     StoreCounts& counts() noexcept { return counts_; }
     /// Waits for the next event; it is woken once.
@@ -108,6 +123,14 @@ class SimulatedEtcd {
     Seconds last_outage_end() const noexcept { return away_until_; }
 
   private:
+    /// All but leases, whose numbers are never given out again.
+    struct State {
+        std::vector<std::optional<StoredRecord>> records;
+        std::map<fabricd::FenceKey, fabricd::FenceRecord> fences;
+        std::map<fabricd::FenceKey, std::int64_t> claims;  // the lease that each goes with
+        StoredBase base;
+    };
+
     void append(StoreEvent event);
     StoredLease* lease_of(std::int64_t lease);
     void schedule_check(std::int64_t lease);
@@ -116,13 +139,10 @@ class SimulatedEtcd {
     ClusterTime& time_;
     const EtcdFigures figures_;
     std::vector<StoredLease> leases_;  // [lease - 1]
-    std::vector<std::optional<StoredRecord>> records_;
-    std::map<fabricd::FenceKey, fabricd::FenceRecord> fences_;
-    std::map<fabricd::FenceKey, std::int64_t> claims_;  // the lease that each goes with
+    State state_;
+    std::map<int, std::pair<State, std::vector<StoredLease>>> saved_;
     std::vector<StoreEvent> log_;
     std::vector<int> waiting_;
-    fabricd::Incarnation base_ = 0;
-    std::uint64_t revision_ = 0;
     Seconds away_until_ = 0;
     StoreCounts counts_;
 };

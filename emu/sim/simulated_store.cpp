@@ -55,6 +55,7 @@ void SimulatedStore::arrive() {
     if (!effect_ || !is_reachable()) return;
     std::exchange(effect_, nullptr)();
     has_arrived_ = true;
+    answered_revision_ = etcd_.base().revision;
 }
 
 void SimulatedStore::limit_calls_until(BootTime end) noexcept {
@@ -76,7 +77,12 @@ bool SimulatedStore::call(const Latency& latency, std::uint64_t& count,
         while (time_.now() < answer && !is_ending()) time_.sleep(host_, answer);
         effect_ = nullptr;
         if (is_ending()) return false;
-        if (has_arrived_ && is_reachable()) return true;
+        if (has_arrived_ && is_reachable()) {
+            if (&latency == &etcd_.figures().write) {
+                seen_revision_ = std::max(seen_revision_, answered_revision_);
+            }
+            return true;
+        }
         const Seconds until = std::min(sent_ + attempt_, std::max(end, sent_ + kLeastAttempt));
         while (time_.now() < until && !is_ending()) time_.sleep(host_, until);
         // The next member is asked; the watch was at this one.
@@ -86,16 +92,26 @@ bool SimulatedStore::call(const Latency& latency, std::uint64_t& count,
     return false;
 }
 
-bool SimulatedStore::ensure_base() {
-    const Incarnation today = (kToday + static_cast<Incarnation>(time_.now())) << kBaseShift;
-    const Incarnation wanted = std::max(newest_ + (1u << kBaseShift), today);
-    Incarnation base = 0;
-    if (!call(etcd_.figures().write, etcd_.counts().writes,
-              [&] { base = etcd_.ensure_base(wanted); })) {
-        return false;
+Incarnation SimulatedStore::next_incarnation() {
+    while (!is_ending()) {
+        const Incarnation today = (kToday + static_cast<Incarnation>(time_.now())) << kBaseShift;
+        const Incarnation wanted = std::max(newest_ + (1u << kBaseShift), today);
+        StoredBase base;
+        if (!call(etcd_.figures().write, etcd_.counts().writes,
+                  [&] { base = etcd_.ensure_base(wanted); })) {
+            return 0;
+        }
+        if (identity_ == 0) identity_ = base.base;
+        floor_ = base.floor;
+        const Incarnation needed = std::max(newest_ + 1, today);
+        const Incarnation next = std::max(base.base, base.floor) + base.revision;
+        if (next >= needed) return next;
+        if (!call(etcd_.figures().write, etcd_.counts().writes,
+                  [&] { etcd_.raise_floor(base.floor, needed); })) {
+            return 0;
+        }
     }
-    base_ = base;
-    return true;
+    return 0;
 }
 
 HostPlace SimulatedStore::placed(Incarnation incarnation, Seconds ttl, Seconds sent) {
@@ -104,43 +120,55 @@ HostPlace SimulatedStore::placed(Incarnation incarnation, Seconds ttl, Seconds s
     return {incarnation, lease_, {duration_of(ttl), ClusterTime::boot_time(sent)}};
 }
 
-Result<HostPlace> SimulatedStore::join(const std::string&, const HostRecord& record, Duration ttl) {
+Result<HostPlace> SimulatedStore::join(const std::string&, const HostRecord& wanted, Duration ttl) {
     const Error late{Errc::kTimeout, 0, "join cluster"};
-    if (!ensure_base()) return late;
-    const Seconds wanted = std::ceil(seconds_of(ttl));
+    Incarnation next = next_incarnation();
+    if (next == 0) return late;
+    const Seconds length = std::ceil(seconds_of(ttl));
     std::int64_t lease = 0;
     if (!call(etcd_.figures().grant, etcd_.counts().writes, [&] {
-            lease = etcd_.grant(host_, wanted);
+            lease = etcd_.grant(host_, length);
             last_at_store_ = time_.now();
         })) {
         return late;
     }
     const Seconds sent = sent_;
-    Incarnation incarnation = 0;
-    StoredRecord its;
-    const bool answered = call(etcd_.figures().write, etcd_.counts().writes, [&] {
-        (void)etcd_.create(host_, record, lease);
-        const StoredRecord* stored = etcd_.record_of(host_);
-        if (stored == nullptr) return;
-        its = *stored;
-        if (its.lease == lease) incarnation = its.record.incarnation;
-    });
-    if (!answered) return late;
-    if (incarnation == 0) {
-        (void)call(etcd_.figures().write, etcd_.counts().writes, [&] { etcd_.revoke(lease); });
-        // Written by a call before, whose answer was lost, under the lease of that call.
-        const bool is_own =
-            its.record.instance == record.instance && its.written == record.incarnation;
-        if (its.lease == 0 || !is_own) return Error{Errc::kBusy, 0, "join cluster"};
-        return resume("", its.record, its.lease);
+    HostRecord record = wanted;
+    while (true) {
+        record.incarnation = wanted.incarnation != 0 ? wanted.incarnation : next;
+        StoredRecord its;
+        const bool answered = call(etcd_.figures().write, etcd_.counts().writes, [&] {
+            const Incarnation seen = wanted.incarnation != 0 ? etcd_.base().floor : floor_;
+            (void)etcd_.create(host_, record, lease, seen);
+            const StoredRecord* stored = etcd_.record_of(host_);
+            its = stored != nullptr ? *stored : StoredRecord{};
+        });
+        if (!answered) return late;
+        if (its.lease == lease) {
+            lease_ = lease;
+            return placed(record.incarnation, length, sent);
+        }
+        const Incarnation there = its.record.incarnation;
+        const bool is_own = its.lease != 0 && its.record.instance == wanted.instance &&
+                            (wanted.incarnation == 0 || there == wanted.incarnation);
+        const bool is_past =
+            its.lease != 0 && its.record.boot == wanted.boot && there < wanted.incarnation;
+        if (its.lease != 0 && (is_own || !is_past)) {
+            (void)call(etcd_.figures().write, etcd_.counts().writes, [&] { etcd_.revoke(lease); });
+            // Written by a call before, whose answer was lost, under the lease of that call.
+            if (!is_own) return Error{Errc::kBusy, 0, "join cluster"};
+            return resume("", its.record, its.lease);
+        }
+        if (is_past &&
+            !call(etcd_.figures().write, etcd_.counts().writes, [&] { etcd_.revoke(its.lease); })) {
+            return late;
+        }
+        if (its.lease == 0 && (next = next_incarnation()) == 0) return late;
     }
-    lease_ = lease;
-    return placed(incarnation, wanted, sent);
 }
 
 Result<HostPlace> SimulatedStore::resume(const std::string&, const HostRecord& record,
                                          std::int64_t lease) {
-    if (!ensure_base()) return Error{Errc::kTimeout, 0, "resume"};
     FABRIC_TRY(const StoreLease times, renew(lease));
     bool is_there = false;
     if (!call(etcd_.figures().write, etcd_.counts().writes,
@@ -176,6 +204,9 @@ void SimulatedStore::note(const StoreEvent& event, StoreNews& news) {
     switch (event.kind) {
         case StoreEvent::kRecord:
             newest_ = std::max(newest_, event.record.incarnation);
+            if (known_[host] != 0 && known_[host] != event.record.incarnation) {
+                news.deleted.emplace_back(simulated_name(event.host), known_[host]);
+            }
             known_[host] = event.record.incarnation;
             news.hosts.emplace_back(simulated_name(event.host), event.record);
             return;
@@ -196,6 +227,7 @@ void SimulatedStore::note(const StoreEvent& event, StoreNews& news) {
 Result<StoreNews> SimulatedStore::read_all() {
     StoreNews news;
     news.is_whole = true;
+    StoredBase base;
     const bool answered = call(etcd_.figures().read, etcd_.counts().reads, [&] {
         news.hosts.clear();
         news.deleted.clear();
@@ -207,11 +239,13 @@ Result<StoreNews> SimulatedStore::read_all() {
             }
         }
         news.fences.assign(etcd_.fences().begin(), etcd_.fences().end());
-        news.data_lost = base_ != 0 && etcd_.base() != base_;
+        base = etcd_.base();
         next_event_ = etcd_.log().size();
     });
     if (!answered) return Error{Errc::kTimeout, 0, "read cluster"};
-    base_ = etcd_.base();
+    news.data_lost = (identity_ != 0 && base.base != identity_) || base.revision < seen_revision_;
+    identity_ = base.base;
+    seen_revision_ = base.revision;
     std::vector<Incarnation> seen(known_.size());
     for (const auto& [name, record] : news.hosts) {
         newest_ = std::max(newest_, record.incarnation);
@@ -219,7 +253,7 @@ Result<StoreNews> SimulatedStore::read_all() {
     }
     for (const auto& [key, fence] : news.fences) newest_ = std::max(newest_, key.second);
     for (std::size_t host = 0; host < known_.size(); ++host) {
-        if (known_[host] == 0 || seen[host] != 0) continue;
+        if (known_[host] == 0 || seen[host] == known_[host]) continue;
         news.deleted.emplace_back(simulated_name(static_cast<int>(host)), known_[host]);
     }
     known_ = std::move(seen);
@@ -250,6 +284,7 @@ Result<StoreNews> SimulatedStore::news(Duration wait) {
     if (is_ending()) return news;
     const Seconds before = time_.now() - etcd_.figures().watch.median;
     do {
+        seen_revision_ = std::max(seen_revision_, etcd_.log()[next_event_].revision);
         note(etcd_.log()[next_event_++], news);
     } while (next_event_ < etcd_.log().size() && etcd_.log()[next_event_].at <= before);
     visible_at_ = -1;

@@ -42,7 +42,8 @@ class SimulatedStore final : public fabricd::ClusterStore {
     /// One call: waits for its answer. False: there was none in time. `effect` may run more than
     /// once: an answer may be lost.
     bool call(const Latency& latency, std::uint64_t& count, std::function<void()> effect);
-    bool ensure_base();
+    /// 0: no answer in time.
+    fabricd::Incarnation next_incarnation();
     fabricd::Result<fabricd::StoreLease> renew(std::int64_t lease);
     fabricd::HostPlace placed(fabricd::Incarnation incarnation, Seconds ttl, Seconds sent);
     void note(const StoreEvent& event, fabricd::StoreNews& news);
@@ -59,7 +60,10 @@ class SimulatedStore final : public fabricd::ClusterStore {
     bool has_arrived_ = false;
 
     std::int64_t lease_ = 0;
-    fabricd::Incarnation base_ = 0;
+    fabricd::Incarnation identity_ = 0;
+    fabricd::Incarnation floor_ = 0;
+    std::uint64_t seen_revision_ = 0;
+    std::uint64_t answered_revision_ = 0;  // of the request that arrived last
     fabricd::Incarnation newest_ = 0;
     Seconds last_renewed_ = -1e9;
     Seconds last_at_store_ = -1e9;

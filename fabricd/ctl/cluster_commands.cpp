@@ -73,6 +73,12 @@ Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
         FABRIC_TRY_VOID(client.fence_host(options.subject));
     }
     FABRIC_TRY(const ClusterView view, client.hosts());
+    if (!options.host_action.empty() && view.cluster.empty() && !options.json) {
+        // A guest of this daemon's pool: there is no table to show it in.
+        std::printf("host %s counts as fenced: its sessions, which were given up, have ended\n",
+                    options.subject.c_str());
+        return {};
+    }
     std::printf("%s",
                 options.json ? (one_line(to_json(view)) + "\n").c_str() : text_of(view).c_str());
     return {};

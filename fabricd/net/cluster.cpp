@@ -67,6 +67,7 @@ struct Cluster::Impl {
     std::shared_ptr<const ClusterView> view = std::make_shared<ClusterView>();
     BootTime lease_end{};
     std::deque<std::shared_ptr<Confirmation>> confirmations;
+    SurvivorsDesk survivors;  // locks itself
     bool is_stopping = false;
     bool leaves = false;
 
@@ -76,6 +77,7 @@ struct Cluster::Impl {
     Result<void> start_member();
     void run();
     void serve_confirmations();
+    void settle_next();
     void publish();
 };
 
@@ -133,6 +135,7 @@ void Cluster::Impl::run() {
         const BootTime begin = BootClock::now();
         member->step(kRound);
         serve_confirmations();
+        settle_next();
         publish();
         // A store that refuses at once, or has news all the time, must not keep a processor busy.
         std::unique_lock lock(mutex);
@@ -158,6 +161,17 @@ void Cluster::Impl::serve_confirmations() {
         confirmation->is_done = true;
         changed.notify_all();
     }
+}
+
+// One in each round: the lease comes first.
+void Cluster::Impl::settle_next() {
+    const auto question = survivors.next(BootClock::now());
+    if (!question) return;
+    const auto settled = store->settle(*question);
+    if (settled.ok()) survivors.answer(*question, *settled);
+    if (settled.ok() || settled.error().code != Errc::kCorrupt) return;
+    log(LogLevel::kWarning, "cluster: %s", describe(settled.error()).c_str());
+    survivors.answer(*question, false);
 }
 
 void Cluster::Impl::publish() {
@@ -216,6 +230,11 @@ std::shared_ptr<const ClusterView> Cluster::view() const {
 std::shared_ptr<const ClusterView> Cluster::last_view() const {
     const std::lock_guard lock(impl_->mutex);
     return impl_->view;
+}
+
+Verdict Cluster::settle(const Survivors& survivors) {
+    if (!impl_->thread.joinable()) return Verdict::kNoStore;
+    return impl_->survivors.ask(survivors, BootClock::now());
 }
 
 Result<void> Cluster::confirm_fence(const std::string& host) {

@@ -9,6 +9,7 @@
 
 #include "fabricd/net/cluster_config.hpp"
 #include "fabricd/net/cluster_view.hpp"
+#include "fabricd/net/survivors.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
@@ -39,6 +40,9 @@ class Cluster {
 
     /// The same without the lease of now, and without a copy: for callers that ask often.
     std::shared_ptr<const ClusterView> last_view() const;
+
+    /// Has the store write down which ranks of a group go on. Never waits: kPending until it has.
+    Verdict settle(const Survivors& survivors);
 
     /// ClusterMember::confirm_fence() on the thread; waits for it, 10 s at most.
     Result<void> confirm_fence(const std::string& host);

@@ -17,6 +17,7 @@ using fabricshm::LogLevel;
 
 namespace {
 
+constexpr int kWritesOfTurn = 64;
 constexpr Duration kJoinPause = std::chrono::seconds(1);
 constexpr Duration kCallsLimit = std::chrono::seconds(2);  // while no lease is in danger
 
@@ -250,15 +251,20 @@ void ClusterMember::take_place(const Result<HostPlace>& place) {
         fabricshm::format_duration(lease.ttl).c_str());
 }
 
+std::pair<FenceKey, FenceRecord> ClusterMember::end_of(const std::string& name,
+                                                       const HostLife& life) const {
+    const bool is_fenced = life.state == HostState::kFenced;
+    return {{name, life.number},
+            {is_fenced, is_fenced ? life.by : parts_.host, is_fenced ? life.how : "lease",
+             life.machine, life.boot}};
+}
+
 // The store has lost its data: what this one knows of hosts that are over.
 void ClusterMember::write_ends_again() {
     for (const auto& [name, host] : table_.hosts) {
         for (const HostLife& life : host.lives) {
-            const bool is_fenced = life.state == HostState::kFenced;
-            if (!is_fenced && life.state != HostState::kLost) continue;
-            unwritten_.push_back({{name, life.number},
-                                  {is_fenced, is_fenced ? life.by : parts_.host,
-                                   is_fenced ? life.how : "lease", life.machine, life.boot}});
+            if (life.state != HostState::kFenced && life.state != HostState::kLost) continue;
+            unwritten_.push_back(end_of(name, life));
         }
     }
 }
@@ -281,7 +287,9 @@ void ClusterMember::follow_news(Duration wait) {
     const BootTime now = parts_.clock();
     const BootTime due = incarnation_ != 0 ? std::min(next_renewal_, fence_at(lease_)) : next_try_;
     const Duration until_due = std::max<Duration>(due - now, std::chrono::milliseconds(1));
-    const auto news = parts_.store->news(std::min(wait, until_due));
+    // What is left of the turn before is not waited with.
+    const Duration longest = unwritten_.empty() ? wait : Duration::zero();
+    const auto news = parts_.store->news(std::min(longest, until_due));
     is_away_ = is_away_ || !news.ok();
     if (!succeeded(news.ok() ? Result<void>{} : news.error())) return;
     const BootTime heard = parts_.clock();
@@ -299,7 +307,13 @@ bool ClusterMember::hears(BootTime now) const noexcept {
 
 void ClusterMember::take(const StoreNews& news) {
     const BootTime now = parts_.clock();
-    for (const auto& [name, record] : news.hosts) note(note_record(table_, name, record, now));
+    for (const auto& [name, record] : news.hosts) {
+        if (is_known_to_be_past(name, record)) {
+            write_newer_lives(name, record.incarnation);
+        } else {
+            note(note_record(table_, name, record, now));
+        }
+    }
     for (const auto& [name, incarnation] : news.deleted) {
         note(note_deletion(table_, name, incarnation, now));
         const bool is_own = name == parts_.host && incarnation == incarnation_;
@@ -309,6 +323,7 @@ void ClusterMember::take(const StoreNews& news) {
         note(note_fence(table_, key.first, key.second, record, now));
     }
     FAULT_POINT("cluster.updated");
+    end_when_superseded();
     if (!news.data_lost) return;
     log(LogLevel::kWarning, "cluster: the store has lost its data: writing it again");
     must_restore_ = incarnation_ != 0;
@@ -316,15 +331,67 @@ void ClusterMember::take(const StoreNews& news) {
     restore();
 }
 
+// A store that was restored from an older snapshot may have given a host that is started then a
+// number which this daemon knows from before. It is below what is known, or that of a life which is
+// over, or another boot's.
+bool ClusterMember::is_known_to_be_past(const std::string& name, const HostRecord& record) const {
+    const HostLife* newest = newest_life(table_, name);
+    if (newest == nullptr || record.incarnation > newest->number) return false;
+    const bool is_over = newest->state == HostState::kLost || newest->state == HostState::kFenced;
+    const bool is_other_boot = newest->boot != 0 && record.boot != 0 && newest->boot != record.boot;
+    return record.incarnation < newest->number || is_over || is_other_boot;
+}
+
+// So that the host itself hears of them, and takes a number above them.
+void ClusterMember::write_newer_lives(const std::string& name, Incarnation from) {
+    const Host& host = table_.hosts.at(name);
+    std::vector<Incarnation> vanished;
+    for (const HostLife& life : host.lives) {
+        if (life.number < from) continue;
+        if (life.state == HostState::kLost || life.state == HostState::kFenced) {
+            unwritten_.push_back(end_of(name, life));
+        } else {
+            vanished.push_back(life.number);  // or its key would still have it
+        }
+    }
+    for (const Incarnation number : vanished) {
+        note(note_deletion(table_, name, number, parts_.clock()));
+    }
+}
+
+// Others know of this host under a larger number than its own: they take that for the host, and
+// this one for its past.
+void ClusterMember::end_when_superseded() {
+    const HostLife* newest = newest_life(table_, parts_.host);
+    if (newest == nullptr || incarnation_ == 0 || newest->number <= incarnation_) return;
+    ended_ = std::max(ended_, newest->number);
+    end_lease("the cluster knows a later incarnation of this host");
+}
+
+void ClusterMember::end_needless_command(BootTime now) {
+    const FenceKey& key = running_.front();
+    if (ends_command_ || !is_needless(table_, key)) return;
+    ends_command_ = true;
+    const HostLife* life = find_life(table_, key.first, key.second);
+    const bool is_fenced = life != nullptr && life->state == HostState::kFenced;
+    log(LogLevel::kWarning,
+        "audit: fence command for %s, incarnation %llu: is ended, the host is %s",
+        key.first.c_str(), static_cast<unsigned long long>(key.second),
+        is_fenced ? "fenced otherwise" : "up again");
+    parts_.runner->end(now);
+}
+
 void ClusterMember::run_fences() {
     const BootTime now = parts_.clock();
     follow(fences_, table_, now);
     if (parts_.runner == nullptr) return;
     if (!running_.empty()) {
+        end_needless_command(now);
         const auto status = parts_.runner->poll(now);
         if (!status) return;
         const FenceKey key = running_.front();
         running_.clear();
+        ends_command_ = false;
         const bool is_fenced = note_command(fences_, key, *status, now);
         ++(is_fenced ? counts_.commands_done : counts_.commands_failed);
         log(is_fenced ? LogLevel::kWarning : LogLevel::kError,
@@ -355,11 +422,15 @@ void ClusterMember::run_fences() {
     }
 }
 
+// So many of a turn, and one at most while the lease is due: of a cluster that lost thousands of
+// hosts at once each survivor writes thousands of records.
 void ClusterMember::write_fences() {
-    while (!unwritten_.empty()) {
+    for (int written = 0; written < kWritesOfTurn && !unwritten_.empty(); ++written) {
+        const bool is_due = incarnation_ != 0 && parts_.clock() >= next_renewal_;
+        if (written > 0 && is_due) return;
         const auto& [key, record] = unwritten_.front();
         if (!succeeded(parts_.store->write_fence(key, record))) return;
-        unwritten_.erase(unwritten_.begin());
+        unwritten_.pop_front();
     }
 }
 

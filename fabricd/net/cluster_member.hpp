@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -84,11 +85,16 @@ class ClusterMember {
     bool is_own_past(Incarnation incarnation) const;
     bool fence_own_past();
     void restore();
+    std::pair<FenceKey, FenceRecord> end_of(const std::string& name, const HostLife& life) const;
     void write_ends_again();
+    bool is_known_to_be_past(const std::string& name, const HostRecord& record) const;
+    void write_newer_lives(const std::string& name, Incarnation from);
+    void end_when_superseded();
     void follow_news(Duration wait);
     bool hears(BootTime now) const noexcept;
     void take(const StoreNews& news);
     void run_fences();
+    void end_needless_command(BootTime now);
     void write_fences();
     void note(const HostChanges& changes);
     bool succeeded(const Result<void>& outcome);
@@ -101,8 +107,9 @@ class ClusterMember {
     Incarnation incarnation_ = 0;        // 0: not in the cluster
     Incarnation ended_ = 0;              // the newest of this host's own that is over
     std::vector<Incarnation> own_past_;  // of this host, whose sessions may still be there
-    std::vector<std::pair<FenceKey, FenceRecord>> unwritten_;
+    std::deque<std::pair<FenceKey, FenceRecord>> unwritten_;
     std::vector<FenceKey> running_;  // the command's, one at most
+    bool ends_command_ = false;      // it has become needless
     BootTime next_try_{};            // to join
     BootTime next_renewal_{};
     BootTime heard_at_{};      // when the store last had an answer to what is new

@@ -1,7 +1,6 @@
 #include "fabricd/net/etcd_store.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <optional>
 
@@ -21,6 +20,11 @@ namespace {
 
 // Above the revisions that a base leaves room for: a second has a million of them.
 constexpr int kBaseShift = 20;
+// Another host was faster with the floor; it has then raised it above what this one needs.
+constexpr int kTries = 8;
+
+// What a group settled: longer than ranks wait behind a cut.
+constexpr Duration kSettledFor = std::chrono::hours(24);
 
 std::string after_prefix(std::string prefix) {
     ++prefix.back();  // '/', which is not the last byte
@@ -36,12 +40,30 @@ Compare is_absent(const std::string& key) {
     return compare;
 }
 
+Compare is_as_of(const std::string& key, std::int64_t revision) {
+    Compare compare;
+    compare.set_result(Compare::EQUAL);
+    compare.set_target(Compare::MOD);
+    compare.set_key(key);
+    compare.set_mod_revision(revision);
+    return compare;
+}
+
 Compare has_lease(const std::string& key, std::int64_t lease) {
     Compare compare;
     compare.set_result(Compare::EQUAL);
     compare.set_target(Compare::LEASE);
     compare.set_key(key);
     compare.set_lease(lease);
+    return compare;
+}
+
+Compare has_value(const std::string& key, const std::string& value) {
+    Compare compare;
+    compare.set_result(Compare::EQUAL);
+    compare.set_target(Compare::VALUE);
+    compare.set_key(key);
+    compare.set_value(value);
     return compare;
 }
 
@@ -58,16 +80,10 @@ void add_read(TxnRequest& request, const std::string& key) {
     request.add_failure()->mutable_request_range()->set_key(key);
 }
 
-const KeyValue* read_of(const TxnResponse& response) {
-    if (response.succeeded() || response.responses_size() != 1) return nullptr;
-    const auto& range = response.responses(0).response_range();
+const KeyValue* read_of(const TxnResponse& response, int read = 0) {
+    if (response.succeeded() || response.responses_size() <= read) return nullptr;
+    const auto& range = response.responses(read).response_range();
     return range.kvs_size() == 1 ? &range.kvs(0) : nullptr;
-}
-
-bool read_number(std::string_view text, std::uint64_t& number) {
-    const char* end = text.data() + text.size();
-    const auto [at, error] = std::from_chars(text.data(), end, number);
-    return error == std::errc{} && at == end && !text.empty();
 }
 
 std::uint64_t unix_seconds() {
@@ -81,20 +97,31 @@ bool read_fence_key(std::string_view text, FenceKey& key) {
     const std::size_t slash = text.find('/');
     if (slash == std::string_view::npos || !is_host_name(text.substr(0, slash))) return false;
     key.first = text.substr(0, slash);
-    return read_number(text.substr(slash + 1), key.second);
+    return read_incarnation(text.substr(slash + 1), key.second);
 }
 
 std::string fence_name(const char* kind, const FenceKey& key) {
     return std::string(kind) + "/" + key.first + "/" + std::to_string(key.second);
 }
 
-// By the instance, which is random and of one start of a daemon. A daemon that asks for a new
-// incarnation may find the one that it resumed, with its number in the record.
-std::optional<HostRecord> own_record(const KeyValue& stored, const HostRecord& wanted) {
-    auto host = decode_host(stored.value());
-    const bool is_own = host && host->instance == wanted.instance &&
-                        (wanted.incarnation == 0 || host->incarnation == wanted.incarnation);
-    return is_own ? host : std::nullopt;
+Error refused(const std::string& key, const std::string& host, const KeyValue& stored) {
+    const Error busy{Errc::kBusy, 0, "join cluster"};
+    if (stored.lease() == 0) {
+        return explain(
+            busy,
+            "%s in etcd has no lease, and no daemon wrote it: no host can take the name %s "
+            "while it is there (etcdctl del %s)",
+            key.c_str(), host.c_str(), key.c_str());
+    }
+    return explain(busy,
+                   "a host %s is in the cluster: another machine of that name "
+                   "(cluster.host_name), or this one's lease of before",
+                   host.c_str());
+}
+
+Error no_number(const std::string& key) {
+    return explain({Errc::kCorrupt, 0, "join cluster"}, "%s in etcd is no number below 2^62",
+                   key.c_str());
 }
 
 }  // namespace
@@ -108,76 +135,133 @@ Result<std::unique_ptr<EtcdStore>> EtcdStore::make(const EtcdOptions& options,
 EtcdStore::EtcdStore(std::unique_ptr<EtcdClient> client, const std::string& cluster)
     : client_(std::move(client)), prefix_("/fabricd/" + cluster + "/v1/") {}
 
+Result<Answered<TxnResponse>> EtcdStore::transact(const TxnRequest& request) {
+    auto answer = client_->transact(request);
+    // What this one has written counts as well, before it hears of it.
+    if (answer.ok()) {
+        seen_revision_ = std::max(seen_revision_, answer->message.header().revision());
+    }
+    return answer;
+}
+
 Incarnation EtcdStore::incarnation_of(const KeyValue& record, const HostRecord& host) const {
     if (host.incarnation != 0) return host.incarnation;
     return base_ + static_cast<std::uint64_t>(record.create_revision());
 }
 
+// By the instance, which is random and of one start of a daemon. A daemon that asks for a new
+// incarnation may find the one that it resumed. 0: the record is another one's.
+Incarnation EtcdStore::own_incarnation(const KeyValue& stored, const HostRecord& wanted) const {
+    const auto host = decode_host(stored.value());
+    if (!host || host->instance != wanted.instance) return 0;
+    const Incarnation own = incarnation_of(stored, *host);
+    return wanted.incarnation == 0 || own == wanted.incarnation ? own : 0;
+}
+
 Result<void> EtcdStore::ensure_base() {
-    const std::string key = prefix_ + "base";
+    const std::string base_key = prefix_ + "base", floor_key = prefix_ + "floor";
     const Incarnation wanted = std::max(newest_ + (1u << kBaseShift), unix_seconds() << kBaseShift);
     TxnRequest request;
-    *request.add_compare() = is_absent(key);
-    add_put(request, key, std::to_string(wanted), 0);
-    add_read(request, key);
-    FABRIC_TRY(const auto answer, client_->transact(request));
-    std::uint64_t base = wanted;
+    *request.add_compare() = is_absent(base_key);
+    add_put(request, base_key, std::to_string(wanted), 0);
+    add_read(request, base_key);
+    add_read(request, floor_key);
+    FABRIC_TRY(const auto answer, transact(request));
+    base_ = wanted;
+    floor_ = 0;
+    floor_changed_ = 0;
     if (!answer.message.succeeded()) {
-        const KeyValue* stored = read_of(answer.message);
-        if (stored == nullptr || !read_number(stored->value(), base)) {
-            return explain({Errc::kCorrupt, 0, "join cluster"}, "%s in etcd is no number",
-                           key.c_str());
+        const KeyValue* base = read_of(answer.message);
+        const KeyValue* floor = read_of(answer.message, 1);
+        if (base == nullptr || !read_incarnation(base->value(), base_)) return no_number(base_key);
+        if (floor != nullptr) {
+            if (!read_incarnation(floor->value(), floor_)) return no_number(floor_key);
+            floor_changed_ = floor->mod_revision();
         }
     }
-    base_ = base;
+    if (identity_ == 0) identity_ = base_;
+    revision_ = answer.message.header().revision();
     return {};
 }
 
-Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& record, Duration ttl) {
-    FABRIC_TRY_VOID(ensure_base());
-    LeaseGrantRequest wanted;
+// Above all that this daemon has seen, and above the time of day: what daemons know that this one
+// has not heard of, since the store has lost it, is below that.
+Result<Incarnation> EtcdStore::next_incarnation() {
+    const std::string key = prefix_ + "floor";
+    for (int tries = 0; tries < kTries; ++tries) {
+        FABRIC_TRY_VOID(ensure_base());
+        const Incarnation needed = std::max(newest_ + 1, unix_seconds() << kBaseShift);
+        const Incarnation next = std::max(base_, floor_) + static_cast<std::uint64_t>(revision_);
+        if (next >= needed) return next;
+        TxnRequest request;
+        *request.add_compare() = is_as_of(key, floor_changed_);
+        add_put(request, key, std::to_string(needed), 0);
+        FABRIC_TRY_VOID(transact(request));
+    }
+    return explain({Errc::kBusy, 0, "join cluster"}, "%s in etcd goes on changing", key.c_str());
+}
+
+// Of this boot of this machine, from before the store was restored: it is the wanted one's past.
+bool EtcdStore::ends_own_past(const KeyValue& stored, const HostRecord& wanted) {
+    const auto host = decode_host(stored.value());
+    const bool is_own_past = host && stored.lease() != 0 && wanted.boot != 0 &&
+                             host->boot == wanted.boot && host->machine == wanted.machine &&
+                             incarnation_of(stored, *host) < wanted.incarnation;
+    if (!is_own_past) return false;
+    LeaseRevokeRequest past;
+    past.set_id(stored.lease());
+    return client_->revoke(past).ok();
+}
+
+Result<HostPlace> EtcdStore::join(const std::string& host, const HostRecord& wanted, Duration ttl) {
+    FABRIC_TRY(Incarnation next, next_incarnation());
+    LeaseGrantRequest leased;
     // Whole seconds, rounded up: no lease may be shorter than this host takes it for.
-    wanted.set_ttl((ttl + std::chrono::milliseconds(999)) / std::chrono::seconds(1));
-    FABRIC_TRY(const auto granted, client_->grant(wanted));
+    leased.set_ttl((ttl + std::chrono::milliseconds(999)) / std::chrono::seconds(1));
+    FABRIC_TRY(const auto granted, client_->grant(leased));
     const std::int64_t lease = granted.message.id();
     const std::string key = prefix_ + "hosts/" + host;
-    TxnRequest request;
-    *request.add_compare() = is_absent(key);
-    add_put(request, key, encode(record), lease);
-    add_read(request, key);
-    const auto answer = client_->transact(request);
-    Incarnation incarnation = 0;
-    if (answer.ok() && answer->message.succeeded()) {
-        incarnation = record.incarnation != 0
-                          ? record.incarnation
-                          : base_ + static_cast<std::uint64_t>(answer->message.header().revision());
-    } else if (answer.ok()) {
-        // Written by the try before, whose answer was lost.
-        const KeyValue* stored = read_of(answer->message);
-        if (stored != nullptr && stored->lease() == lease) {
-            incarnation = incarnation_of(*stored, record);
-        } else if (const auto own =
-                       stored != nullptr ? own_record(*stored, record) : std::nullopt) {
-            HostRecord again = record;
-            again.incarnation = incarnation_of(*stored, *own);
-            return take_own(host, again, stored->lease(), lease);
+    HostRecord record = wanted;
+    Error refusal = explain({Errc::kBusy, 0, "join cluster"}, "%s in etcd goes on changing",
+                            (prefix_ + "floor").c_str());
+    for (int tries = 0; tries < kTries; ++tries) {
+        record.incarnation = wanted.incarnation != 0 ? wanted.incarnation : next;
+        TxnRequest request;
+        *request.add_compare() = is_absent(key);
+        // Raised since: by a host that knows of larger ones.
+        if (wanted.incarnation == 0) {
+            *request.add_compare() = is_as_of(prefix_ + "floor", floor_changed_);
         }
-    }
-    if (incarnation == 0) {
-        // Otherwise it ends by itself.
-        LeaseRevokeRequest unused;
-        unused.set_id(lease);
-        if (answer.ok()) (void)client_->revoke(unused);
+        add_put(request, key, encode(record), lease);
+        add_read(request, key);
+        const auto answer = transact(request);
+        // The lease ends by itself.
         if (!answer.ok()) return answer.error();
-        return explain({Errc::kBusy, 0, "join cluster"},
-                       "a host %s is in the cluster: another machine of that name "
-                       "(cluster.host_name), or this one's lease of before",
-                       host.c_str());
+        const KeyValue* stored = read_of(answer->message);
+        // Also when it was written by an attempt whose answer was lost.
+        if (answer->message.succeeded() || (stored != nullptr && stored->lease() == lease)) {
+            lease_ = lease;
+            newest_ = std::max(newest_, record.incarnation);
+            return HostPlace{record.incarnation,
+                             lease,
+                             {std::chrono::seconds(granted.message.ttl()), granted.sent}};
+        }
+        if (stored == nullptr) {
+            FABRIC_TRY(next, next_incarnation());
+            continue;
+        }
+        if (const Incarnation own = own_incarnation(*stored, wanted); own != 0) {
+            record.incarnation = own;
+            return take_own(host, record, stored->lease(), lease);
+        }
+        if (ends_own_past(*stored, wanted)) continue;
+        refusal = refused(key, host, *stored);
+        break;
     }
-    lease_ = lease;
-    newest_ = std::max(newest_, incarnation);
-    return HostPlace{
-        incarnation, lease, {std::chrono::seconds(granted.message.ttl()), granted.sent}};
+    LeaseRevokeRequest unused;
+    unused.set_id(lease);
+    (void)client_->revoke(unused);
+    return refusal;
 }
 
 // Written by a call before, whose answer was lost, or that was not believed any more, under the
@@ -192,13 +276,12 @@ Result<HostPlace> EtcdStore::take_own(const std::string& host, const HostRecord&
 
 Result<HostPlace> EtcdStore::resume(const std::string& host, const HostRecord& record,
                                     std::int64_t lease) {
-    FABRIC_TRY_VOID(ensure_base());
     FABRIC_TRY(const StoreLease times, renew(lease));
     const std::string key = prefix_ + "hosts/" + host;
     TxnRequest request;
     *request.add_compare() = has_lease(key, lease);
     add_put(request, key, encode(record), lease);
-    FABRIC_TRY(const auto answer, client_->transact(request));
+    FABRIC_TRY(const auto answer, transact(request));
     if (!answer.message.succeeded()) return Error{Errc::kNotFound, 0, "resume place in cluster"};
     lease_ = lease;
     newest_ = std::max(newest_, record.incarnation);
@@ -221,8 +304,7 @@ void EtcdStore::note(const KeyValue& record, StoreNews& news) {
     if (!record.key().starts_with(prefix_)) return;
     const std::string name = record.key().substr(prefix_.size());
     if (name == "base") {
-        std::uint64_t base = 0;
-        if (read_number(record.value(), base)) base_ = base;
+        if (!read_incarnation(record.value(), base_)) base_ = 0;
     } else if (name.starts_with("hosts/") && is_host_name(name.substr(6))) {
         auto host = decode_host(record.value());
         if (!host) {
@@ -232,7 +314,12 @@ void EtcdStore::note(const KeyValue& record, StoreNews& news) {
         }
         host->incarnation = incarnation_of(record, *host);
         newest_ = std::max(newest_, host->incarnation);
-        known_[name.substr(6)] = {host->incarnation, true};
+        Known& known = known_[name.substr(6)];
+        // Of a store that went back to an older state: the one that was there is there no more.
+        if (known.incarnation != 0 && known.incarnation != host->incarnation) {
+            news.deleted.emplace_back(name.substr(6), known.incarnation);
+        }
+        known = {host->incarnation, true};
         news.hosts.emplace_back(name.substr(6), *host);
     } else if (name.starts_with("fence/")) {
         FenceKey key;
@@ -260,12 +347,15 @@ Result<StoreNews> EtcdStore::read_all() {
     FABRIC_TRY(const auto answer, client_->range(request));
     StoreNews news;
     news.is_whole = true;
-    const Incarnation base_before = base_;
     // By its name it comes before the hosts, whose incarnations are counted from it.
     base_ = 0;
     for (auto& [name, known] : known_) known.is_seen = false;
     for (const KeyValue& record : answer.message.kvs()) note(record, news);
-    news.data_lost = base_before != 0 && base_ != base_before;
+    const std::int64_t revision = answer.message.header().revision();
+    // The second: an older state of the same data.
+    news.data_lost = (identity_ != 0 && base_ != identity_) || revision < seen_revision_;
+    identity_ = base_;
+    seen_revision_ = revision;
     std::erase_if(known_, [&](const auto& item) {
         if (!item.second.is_seen) news.deleted.emplace_back(item.first, item.second.incarnation);
         return !item.second.is_seen;
@@ -295,6 +385,7 @@ Result<StoreNews> EtcdStore::news(Duration wait) {
         return StoreNews{};
     }
     StoreNews news;
+    seen_revision_ = std::max(seen_revision_, response->header().revision());
     for (const Event& event : response->events()) {
         if (event.type() == Event::PUT) {
             note(event.kv(), news);
@@ -311,7 +402,7 @@ Result<bool> EtcdStore::claim(const FenceKey& key) {
     *request.add_compare() = is_absent(name);
     add_put(request, name, "", lease_);
     add_read(request, name);
-    FABRIC_TRY(const auto answer, client_->transact(request));
+    FABRIC_TRY(const auto answer, transact(request));
     const KeyValue* stored = read_of(answer.message);
     return answer.message.succeeded() || (stored != nullptr && stored->lease() == lease_);
 }
@@ -322,8 +413,37 @@ Result<void> EtcdStore::write_fence(const FenceKey& key, const FenceRecord& reco
     // What is fenced stays fenced; a loss is written once.
     if (!record.is_fenced) *request.add_compare() = is_absent(name);
     add_put(request, name, encode(record), 0);
-    const auto answer = client_->transact(request);
+    const auto answer = transact(request);
     return answer.ok() ? Result<void>{} : answer.error();
+}
+
+Result<bool> EtcdStore::settle(const Survivors& survivors) {
+    constexpr int kAttempts = 8;
+    const std::string key = prefix_ + "survivors/" + name_of_group(survivors);
+    const std::string value = encode(survivors.ranks);
+    LeaseGrantRequest wanted;
+    wanted.set_ttl(kSettledFor / std::chrono::seconds(1));
+    FABRIC_TRY(const auto granted, client_->grant(wanted));
+    TxnRequest request;
+    *request.add_compare() = is_absent(key);
+    add_put(request, key, value, granted.message.id());
+    add_read(request, key);
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+        FABRIC_TRY(const auto answer, client_->transact(request));
+        if (answer.message.succeeded()) return true;
+        const KeyValue* stored = read_of(answer.message);
+        const auto before = stored != nullptr ? decode_ranks(stored->value()) : std::nullopt;
+        if (stored != nullptr && !before) {
+            return explain({Errc::kCorrupt, 0, "settle survivors"}, "%s in etcd is no set of ranks",
+                           key.c_str());
+        }
+        if (before == survivors.ranks) return true;
+        if (before && !is_part_of(survivors.ranks, *before)) return false;
+        // Sets only get smaller: one that is there again has not been another one meanwhile.
+        request.mutable_compare()->Clear();
+        *request.add_compare() = before ? has_value(key, stored->value()) : is_absent(key);
+    }
+    return Error{Errc::kBusy, 0, "settle survivors"};
 }
 
 Result<void> EtcdStore::leave() {

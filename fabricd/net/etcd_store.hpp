@@ -8,13 +8,16 @@
 
 #include "fabricd/net/cluster_store.hpp"
 #include "fabricd/net/etcd_client.hpp"
+#include "fabricd/net/survivors.hpp"
 
 namespace fabricd {
 
-/// An incarnation is the revision of etcd at which the host's record was made, plus a base that is
-/// written once when a cluster begins, or begins again without data: from the time of day, and
-/// above all that its writer has seen. Else a wiped etcd, which counts from 1 again, would give out
-/// incarnations that memory still remembers.
+/// An incarnation is a revision of etcd, of just before the host's record was made, plus the larger
+/// of two numbers that are there. `base` is written once when a cluster begins, or begins again
+/// without data, and never changes: so it says which data these are. `floor` is raised by a host
+/// that joins when incarnations would not be above all that it has seen and above the time of day:
+/// an etcd that was wiped, or restored from an older snapshot, counts revisions again that are in
+/// use.
 class EtcdStore final : public ClusterStore {
   public:
     static Result<std::unique_ptr<EtcdStore>> make(const EtcdOptions& options,
@@ -32,6 +35,10 @@ class EtcdStore final : public ClusterStore {
     Result<void> write_fence(const FenceKey& key, const FenceRecord& record) override;
     Result<void> leave() override;
 
+    /// Writes down that these ranks of a group go on, for a day. False: ranks go on already of
+    /// which these are no part.
+    Result<bool> settle(const Survivors& survivors);
+
   private:
     /// What stands under hosts/NAME: which incarnation a deletion is about.
     struct Known {
@@ -40,7 +47,12 @@ class EtcdStore final : public ClusterStore {
     };
 
     EtcdStore(std::unique_ptr<EtcdClient> client, const std::string& cluster);
+    Result<Answered<etcdserverpb::TxnResponse>> transact(const etcdserverpb::TxnRequest& request);
     Result<void> ensure_base();
+    Result<Incarnation> next_incarnation();
+    Incarnation own_incarnation(const etcdserverpb::KeyValue& stored,
+                                const HostRecord& wanted) const;
+    bool ends_own_past(const etcdserverpb::KeyValue& stored, const HostRecord& wanted);
     Result<StoreLease> renew(std::int64_t lease);
     Result<HostPlace> take_own(const std::string& host, const HostRecord& record,
                                std::int64_t lease, std::int64_t unused);
@@ -52,7 +64,12 @@ class EtcdStore final : public ClusterStore {
     std::string prefix_;  // "/fabricd/CLUSTER/v1/"
     std::int64_t lease_ = 0;
     Incarnation base_ = 0;
-    Incarnation newest_ = 0;  // that was seen of any host
+    Incarnation floor_ = 0;
+    std::int64_t floor_changed_ = 0;  // at which revision; 0: it is not there
+    std::int64_t revision_ = 0;       // as of the last answer to a question for the base
+    std::int64_t seen_revision_ = 0;  // the largest since all was read from the start
+    Incarnation identity_ = 0;        // the base of the data that this daemon knows
+    Incarnation newest_ = 0;          // that was seen of any host
     std::map<std::string, Known, std::less<>> known_;
     std::unique_ptr<EtcdClient::Watch> watch_;  // before the client that it belongs to
     std::uint64_t watch_generation_ = 0;

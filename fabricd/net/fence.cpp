@@ -16,7 +16,16 @@ bool is_lost(const HostTable& hosts, const FenceKey& key) {
     return life != nullptr && life->state == HostState::kLost;
 }
 
+bool is_up(const HostTable& hosts, const std::string& name) {
+    const HostLife* newest = newest_life(hosts, name);
+    return newest != nullptr && newest->state == HostState::kUp;
+}
+
 }  // namespace
+
+bool is_needless(const HostTable& hosts, const FenceKey& key) {
+    return !is_lost(hosts, key) || is_up(hosts, key.first);
+}
 
 void follow(FenceTable& fences, const HostTable& hosts, BootTime now) {
     if (hosts.losses == fences.followed) return;
@@ -40,10 +49,7 @@ std::optional<FenceKey> next_to_run(const FenceTable& fences, const HostTable& h
         if (job.phase == FencePhase::kRunning) return std::nullopt;
     }
     for (const auto& [key, job] : fences.jobs) {
-        if (now < job.next_attempt || !is_lost(hosts, key)) continue;
-        const HostLife* newest = newest_life(hosts, key.first);
-        if (newest != nullptr && newest->state == HostState::kUp) continue;
-        return key;
+        if (now >= job.next_attempt && !is_needless(hosts, key)) return key;
     }
     return std::nullopt;
 }

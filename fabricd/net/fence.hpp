@@ -50,6 +50,10 @@ void follow(FenceTable& fences, const HostTable& hosts, BootTime now);
 /// would end that one, and it fences the ones before itself.
 std::optional<FenceKey> next_to_run(const FenceTable& fences, const HostTable& hosts, BootTime now);
 
+/// Whether a command that runs has to be ended: its incarnation is fenced by other means, or its
+/// host is up again, and the command would end that life.
+bool is_needless(const HostTable& hosts, const FenceKey& key);
+
 /// The outcome of asking the store for the right to run the command: another daemon may have it.
 void note_claim(FenceTable& fences, const FenceKey& key, bool is_ours, BootTime now);
 

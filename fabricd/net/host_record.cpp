@@ -42,13 +42,15 @@ std::optional<Fields> fields_of(std::string_view text, std::string_view heading)
     return fields;
 }
 
-bool read_number(const Fields& fields, std::string_view name, std::uint64_t& number) {
-    const auto found = fields.find(name);
-    if (found == fields.end()) return false;
-    const std::string_view text = found->second;
+bool read_whole(std::string_view text, std::uint64_t& number) {
     const char* end = text.data() + text.size();
     const auto [at, error] = std::from_chars(text.data(), end, number);
     return error == std::errc{} && at == end && !text.empty();
+}
+
+bool read_number(const Fields& fields, std::string_view name, std::uint64_t& number) {
+    const auto found = fields.find(name);
+    return found != fields.end() && read_whole(found->second, number);
 }
 
 bool read_text(const Fields& fields, std::string_view name, std::string& value) {
@@ -75,6 +77,13 @@ std::string encode(const FenceRecord& record) {
            "\n";
 }
 
+bool read_incarnation(std::string_view text, Incarnation& incarnation) {
+    std::uint64_t number = 0;
+    if (!read_whole(text, number) || number == 0 || number > kMaxIncarnation) return false;
+    incarnation = number;
+    return true;
+}
+
 std::optional<HostRecord> decode_host(std::string_view text) {
     const auto fields = fields_of(text, kHostHeading);
     HostRecord record;
@@ -85,7 +94,7 @@ std::optional<HostRecord> decode_host(std::string_view text) {
                      read_text(*fields, "pool", record.pool) &&
                      read_text(*fields, "address", record.address) &&
                      read_number(*fields, "ttl_ms", record.ttl_ms);
-    return all ? std::optional(record) : std::nullopt;
+    return all && record.incarnation <= kMaxIncarnation ? std::optional(record) : std::nullopt;
 }
 
 std::optional<FenceRecord> decode_fence(std::string_view text) {

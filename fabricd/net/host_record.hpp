@@ -13,6 +13,10 @@ namespace fabricd {
 /// One life of a host in the cluster. Rises for ever: whatever carries an older one is refused.
 using Incarnation = std::uint64_t;
 
+/// What is read that is larger was forged: from the time of day they are 2^51, and rise by 2^20 a
+/// second. Sums of two of them are numbers still.
+inline constexpr Incarnation kMaxIncarnation = std::uint64_t{1} << 62;
+
 /// `hosts/NAME`: that host says so itself, and the record goes with its lease.
 struct HostRecord {
     /// 0: the one that the store gave the record when it was made. Else the one that the host had
@@ -45,6 +49,9 @@ struct FenceRecord {
 /// Lines of name=value under a heading with a version. What is no printable ASCII becomes '?'.
 std::string encode(const HostRecord& record);
 std::string encode(const FenceRecord& record);
+
+/// Digits alone, 1 to kMaxIncarnation. False, and `incarnation` is as it was: the text is no such.
+bool read_incarnation(std::string_view text, Incarnation& incarnation);
 
 /// Nothing: it is no such record, of this version. Names that are not known are passed over, so
 /// that a later version may add some. Any text is safe to give.

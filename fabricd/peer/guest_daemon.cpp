@@ -12,8 +12,11 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "fabricd/peer/guest_link.hpp"
+#include "fabricd/peer/guest_process.hpp"
+#include "fabricd/peer/range_flusher.hpp"
 #include "fabricd/pool/books.hpp"
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/connection_places.hpp"
@@ -55,11 +58,7 @@ constexpr Duration kEndWithin = std::chrono::seconds(5);  // of processes that w
 struct GuestDaemon::Impl {
     using ConnectionId = std::uint64_t;
 
-    struct Range {
-        std::uint64_t offset = 0;
-        Bytes bytes = 0;
-        auto operator<=>(const Range&) const = default;
-    };
+    using Ranges = std::set<OpenRange>;
 
     struct Client {
         UnixSocket socket;
@@ -68,25 +67,20 @@ struct GuestDaemon::Impl {
         std::uint64_t session = 0;  // 0: no answer to its hello yet
         Outbox outbox;
         bool is_greeted = false;
-    };
-    /// Of a session; outlives its connections, as at any daemon.
-    struct Process {
-        Fd pidfd;
-        EventLoop::WatchId watch = 0;
-        std::int32_t pid = 0;
-        std::uint32_t uid = 0;
-        ConnectionId connection = 0;
-        std::set<Range> ranges;  // of the pool, that it may have written
+        std::map<std::uint64_t, ArenaId> closing;  // by the number of the request
     };
 
+    struct PoolDevices {
+        fabricshm::DaxDevices all;
+        fabricshm::Stripes stripes;
+        Bytes capacity = 0;
+    };
     GuestOptions options;
-    fabricshm::DaxDevices devices;
-    fabricshm::Stripes stripes;
+    PoolDevices devices;
     std::array<std::uint8_t, 16> pool{};
-    Bytes capacity = 0;
     fabricshm::HostIdentity identity;
     std::uint64_t instance = 0;
-    std::function<std::shared_ptr<const ClusterView>()> hosts;
+    ClusterDesk cluster;
 
     std::unique_ptr<EventLoop> loop;
     fabricshm::Closer closer;
@@ -100,16 +94,19 @@ struct GuestDaemon::Impl {
     ConnectionId last = 0;
     bool is_up = false;
     std::atomic<bool> is_draining{false};
+    std::atomic<Bytes> used{0};  // of the pool, as its owner said last
     TimePoint next_tick = Clock::now();
 
     mutable std::mutex mutex;  // of what follows; written by the control thread alone
     std::shared_ptr<GuestLink> link;
-    std::map<std::uint64_t, Process> processes;
+    GuestProcesses processes;
+    std::unique_ptr<RangeFlusher> flusher;  // if this host flushes; made by start()
     std::string trouble = "the owner of the pool has not answered yet";
     std::uint64_t ended_incarnation = 0;  // whose sessions were ended: none begins under it
 
     ~Impl() {
         end_link();
+        flusher.reset();
         if (loop) loop->close();
     }
 
@@ -129,10 +126,16 @@ struct GuestDaemon::Impl {
     void from_owner(ConnectionId id, const std::string& bytes);
     void learn(ConnectionId id, const proto::Message& reply, Packet& packet);
     void came_up(const std::vector<KnownSession>& sessions);
+    bool note_known(const KnownSession& entry);
+    Ranges ranges_of(std::uint64_t session) const;
     void went_down(const std::string& why);
     Result<void> watch(std::uint64_t session, Fd pidfd, std::int32_t pid, std::uint32_t uid);
     void process_ended(std::uint64_t session);
-    void forget_ranges(std::uint64_t session);
+    void flush_ended(std::uint64_t session, Ranges ranges);
+    void flushed_ended(std::uint64_t session, const Result<void>& flushed);
+    void hold(ConnectionId id, std::string packet, Ranges ranges);
+    void let_go(ConnectionId id, std::string packet, const Ranges& ranges,
+                const Result<void>& flushed);
     Result<void> serve();
     /// Events come from it alone, so that it is there while they are served.
     GuestLink& to_owner() { return *link; }
@@ -152,6 +155,11 @@ Result<void> GuestDaemon::Impl::start() {
     strangers = std::make_unique<Strangers>(closer);
     identity = fabricshm::own_host();
     FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&instance, 1))));
+    if (options.flushes) {
+        flusher = std::make_unique<RangeFlusher>([this](const OpenRange& range) {
+            return devices.all.flush(devices.stripes, range.offset, range.bytes);
+        });
+    }
     return {};
 }
 
@@ -159,6 +167,8 @@ Result<void> GuestDaemon::Impl::start_link() {
     const auto post = [this](std::function<void()> task) { (void)loop->post(std::move(task)); };
     GuestEvents events;
     events.may_call = [this](GuestName& name) { return may_call(name); };
+    events.read_mark = [this](std::uint32_t mark) { return devices.all.first().read_mark(mark); };
+    events.usage = [this](Bytes now) { used = now; };
     events.up = [this, post](const std::vector<KnownSession>& sessions) {
         post([this, sessions] { came_up(sessions); });
     };
@@ -190,7 +200,7 @@ bool GuestDaemon::Impl::may_call(GuestName& name) const {
     name.pid_namespace = identity.pid_namespace;
     name.instance = instance;
     name.pool = pool;
-    const auto view = hosts ? hosts() : nullptr;
+    const auto view = cluster.view ? cluster.view() : nullptr;
     const bool has_leases = view != nullptr && view->store == "etcd";
     if (!has_leases) return true;
     name.incarnation = view->incarnation;
@@ -234,7 +244,7 @@ void GuestDaemon::Impl::read_from(ConnectionId id) {
     Client& client = clients.at(id);
     if (!client.outbox.empty()) {
         const auto sent = client.outbox.flush(
-            client.socket, [this](ArenaId) { return devices.client_numbers(); }, -1);
+            client.socket, [this](ArenaId) { return devices.all.client_numbers(); }, -1);
         if (!sent.ok()) {
             to_owner().closed(id);
             return drop(id);
@@ -271,23 +281,74 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
                                std::vector<Fd>& descriptors) {
     if (bytes == sizeof request && request.header.magic == proto::kMagic) {
         const proto::Type type = proto::type_of(request.header);
-        if (type == proto::Type::kHosts && proto::check_request(request, bytes).ok()) {
-            send(id, {hosts_reply(request, hosts), {}, {}});
+        if (is_for_cluster(type) && proto::check_request(request, bytes).ok()) {
+            send(id, {cluster_reply(request, cluster), {}, {}});
             return clients.count(id) != 0;
         }
         if (type == proto::Type::kArenaAdopt) {
             const bool is_ours = !descriptors.empty() &&
-                                 is_harmless(descriptors[0], devices.first().client_number()) &&
-                                 devices.first().is_same(descriptors[0]);
+                                 is_harmless(descriptors[0], devices.all.first().client_number()) &&
+                                 devices.all.first().is_same(descriptors[0]);
             if (!is_ours) return refuse(id, request, {Errc::kCorrupt, 0, "adopt arena"});
         }
     }
-    // After a goodbye its memory is another's at once, as after its end.
-    if (bytes == sizeof request && proto::type_of(request.header) == proto::Type::kBye) {
-        forget_ranges(clients.at(id).session);
+    std::string packet(reinterpret_cast<const char*>(&request), bytes);
+    Ranges ranges;
+    if (bytes == sizeof request) {
+        const std::lock_guard lock(mutex);
+        ranges = ranges_before(processes, clients.at(id).session, request);
     }
-    to_owner().packet(id, std::string(reinterpret_cast<const char*>(&request), bytes));
+    if (!ranges.empty()) {
+        hold(id, std::move(packet), std::move(ranges));
+        return false;
+    }
+    to_owner().packet(id, std::move(packet));
     return true;
+}
+
+// Nothing more is read of the client until then: its packets keep their order.
+void GuestDaemon::Impl::hold(ConnectionId id, std::string packet, Ranges ranges) {
+    Client& client = clients.at(id);
+    loop->remove(client.watch);
+    client.watch = 0;
+    flusher->flush(ranges, [this, id, packet = std::move(packet),
+                            ranges](const Result<void>& flushed) mutable {
+        (void)loop->post([this, id, packet = std::move(packet), ranges, flushed] {
+            let_go(id, packet, ranges, flushed);
+        });
+    });
+}
+
+void GuestDaemon::Impl::let_go(ConnectionId id, std::string packet, const Ranges& ranges,
+                               const Result<void>& flushed) {
+    const auto found = clients.find(id);
+    if (found == clients.end() || link == nullptr) return;
+    Client& client = found->second;
+    const std::uint32_t wanted = client.outbox.empty() ? EPOLLIN : EPOLLOUT;
+    const auto watched =
+        loop->add(client.socket.get(), wanted, [this, id](std::uint32_t) { read_from(id); });
+    if (!flushed.ok() || !watched.ok()) {
+        fabricshm::log(LogLevel::kError, "session %llu: %s",
+                       static_cast<unsigned long long>(client.session),
+                       describe(flushed.ok() ? watched.error() : flushed.error()).c_str());
+        if (watched.ok()) loop->remove(watched.value());
+        {
+            const std::lock_guard lock(mutex);
+            const auto process = processes.find(client.session);
+            if (process != processes.end()) {
+                process->second.ranges.insert(ranges.begin(), ranges.end());
+            }
+        }
+        to_owner().closed(id);
+        return drop(id);
+    }
+    client.watch = watched.value();
+    proto::Message request;
+    std::memcpy(&request, packet.data(), sizeof request);
+    if (proto::type_of(request.header) == proto::Type::kArenaClose) {
+        client.closing[request.header.request_id] = ArenaId{request.arena.arena_id};
+    }
+    to_owner().packet(id, std::move(packet));
 }
 
 bool GuestDaemon::Impl::refuse(ConnectionId id, const proto::Message& request, const Error& error) {
@@ -300,7 +361,7 @@ void GuestDaemon::Impl::send(ConnectionId id, Packet packet) {
     const bool kept_up = client.outbox.empty();
     const auto sent =
         client.outbox.push(client.socket, std::move(packet),
-                           [this](ArenaId) { return devices.client_numbers(); }, -1, {});
+                           [this](ArenaId) { return devices.all.client_numbers(); }, -1, {});
     if (!sent.ok()) {
         to_owner().closed(id);
         return drop(id);
@@ -339,9 +400,14 @@ void GuestDaemon::Impl::from_owner(ConnectionId id, const std::string& bytes) {
 
 // What of an answer is this daemon's own business.
 void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Packet& packet) {
-    if (reply.header.status != 0) return;
     Client& client = clients.at(id);
+    const auto closing = client.closing.extract(reply.header.request_id);
+    if (reply.header.status != 0) return;
     const proto::Type type = proto::type_of(reply.header);
+    if (type == proto::Type::kArenaClose && !closing.empty()) {
+        const std::lock_guard lock(mutex);
+        forget_arena(processes, client.session, closing.mapped());
+    }
     if (type == proto::Type::kHello && !client.is_greeted) {
         auto pidfd = client.socket.peer_pidfd();
         const std::uint64_t session = reply.hello.session_id;
@@ -367,8 +433,9 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         const auto process = processes.find(client.session);
         if (process != processes.end()) {
             if (options.flushes) {
-                process->second.ranges.insert(
-                    {proto::offset_of(reply.arena_open), reply.arena_open.bytes});
+                process->second.ranges.insert(OpenRange{ArenaId{reply.arena_open.arena_id},
+                                                        proto::offset_of(reply.arena_open),
+                                                        reply.arena_open.bytes});
             }
         }
     }
@@ -377,7 +444,7 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
 Result<void> GuestDaemon::Impl::watch(std::uint64_t session, Fd pidfd, std::int32_t pid,
                                       std::uint32_t uid) {
     const std::lock_guard lock(mutex);
-    Process& process = processes[session];
+    GuestProcess& process = processes[session];
     loop->remove(process.watch);
     const auto watched =
         loop->add(pidfd.get(), EPOLLIN, [this, session](std::uint32_t) { process_ended(session); });
@@ -392,52 +459,64 @@ Result<void> GuestDaemon::Impl::watch(std::uint64_t session, Fd pidfd, std::int3
     return {};
 }
 
-// What the session's process wrote leaves this host's caches before its memory is another's.
-void GuestDaemon::Impl::forget_ranges(std::uint64_t session) {
-    std::set<Range> ranges;
-    {
-        const std::lock_guard lock(mutex);
-        const auto found = processes.find(session);
-        if (found != processes.end()) ranges = std::move(found->second.ranges);
-        if (found != processes.end()) found->second.ranges.clear();
-    }
-    for (const Range& range : ranges) (void)devices.flush(stripes, range.offset, range.bytes);
-}
-
 void GuestDaemon::Impl::process_ended(std::uint64_t session) {
-    forget_ranges(session);
     ConnectionId connection = 0;
+    Ranges ranges;
     {
         const std::lock_guard lock(mutex);
         const auto found = processes.find(session);
         if (found == processes.end()) return;
         connection = found->second.connection;
         loop->remove(found->second.watch);
+        found->second.watch = 0;
+        found->second.has_ended = true;
+        ranges = found->second.ranges;
+    }
+    drop(connection);
+    flush_ended(session, std::move(ranges));
+}
+
+// The others hear of the death at once, and have the memory when what the process wrote has left
+// this host's caches.
+void GuestDaemon::Impl::flush_ended(std::uint64_t session, Ranges ranges) {
+    if (flusher == nullptr) return flushed_ended(session, {});
+    Bytes bytes = 0;
+    for (const OpenRange& range : ranges) bytes += range.bytes;
+    fabricshm::log(LogLevel::kDebug, "session %llu has ended: %s leave this host's caches",
+                   static_cast<unsigned long long>(session),
+                   fabricshm::format_bytes(bytes).c_str());
+    to_owner().died(session);
+    // Also without ranges: those of a goodbye may be on their way.
+    flusher->flush(std::move(ranges), [this, session](const Result<void>& flushed) {
+        (void)loop->post([this, session, flushed] { flushed_ended(session, flushed); });
+    });
+}
+
+void GuestDaemon::Impl::flushed_ended(std::uint64_t session, const Result<void>& flushed) {
+    if (link == nullptr) return;  // the next daemon asks for it again
+    if (!flushed.ok()) {
+        // Of no use to the others, but true: its memory stays given up.
+        fabricshm::log(LogLevel::kError, "what session %llu wrote may be in this host's caches: %s",
+                       static_cast<unsigned long long>(session), describe(flushed.error()).c_str());
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex);
         // While there is no call the next welcome asks for it again.
-        processes.erase(found);
+        processes.erase(session);
     }
     to_owner().ended(session);
-    drop(connection);
 }
 
 void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
     fabricshm::log(LogLevel::kInfo, "the pool is that of %s: %zu sessions of before",
                    options.owner.c_str(), sessions.size());
+    if (link == nullptr) return;
     is_up = true;
     std::set<std::uint64_t> known;
     for (const KnownSession& entry : sessions) {
         known.insert(entry.session);
-        {
-            const std::lock_guard lock(mutex);
-            trouble.clear();
-            if (processes.count(entry.session) != 0) continue;
-        }
-        // Of a daemon before this one. A process that has the number by chance keeps the memory
-        // until it ends, too.
-        auto pidfd = fabricshm::open_pidfd(entry.pid);
-        const bool is_watched =
-            pidfd.ok() && watch(entry.session, std::move(pidfd).value(), entry.pid, 0).ok();
-        if (!is_watched) to_owner().ended(entry.session);
+        if (!note_known(entry)) flush_ended(entry.session, ranges_of(entry.session));
     }
     const std::lock_guard lock(mutex);
     trouble.clear();
@@ -446,6 +525,42 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
         if (!is_known) loop->remove(process->second.watch);
         process = is_known ? std::next(process) : processes.erase(process);
     }
+}
+
+// False when its process has ended.
+bool GuestDaemon::Impl::note_known(const KnownSession& entry) {
+    bool is_new = false;
+    {
+        const std::lock_guard lock(mutex);
+        is_new = processes.count(entry.session) == 0;
+        GuestProcess& process = processes[entry.session];
+        process.pid = entry.pid;
+        // Of a daemon before this one, too.
+        if (options.flushes) process.ranges.insert(entry.ranges.begin(), entry.ranges.end());
+    }
+    if (!is_new) return true;
+    // A process that has the number by chance keeps the memory until it ends, too.
+    auto pidfd = fabricshm::open_pidfd(entry.pid);
+    const auto watched = pidfd.ok() ? watch(entry.session, std::move(pidfd).value(), entry.pid, 0)
+                                    : Result<void>(pidfd.error());
+    if (watched.ok()) return true;
+    const std::lock_guard lock(mutex);
+    // Asked for again by the next welcome.
+    if (watched.error().code != Errc::kNotFound) {
+        fabricshm::log(LogLevel::kError, "session %llu can't be watched: %s",
+                       static_cast<unsigned long long>(entry.session),
+                       describe(watched.error()).c_str());
+        processes.erase(entry.session);
+        return true;
+    }
+    processes[entry.session].has_ended = true;
+    return false;
+}
+
+GuestDaemon::Impl::Ranges GuestDaemon::Impl::ranges_of(std::uint64_t session) const {
+    const std::lock_guard lock(mutex);
+    const auto found = processes.find(session);
+    return found == processes.end() ? Ranges{} : found->second.ranges;
 }
 
 // Sessions come back when there is a call again.
@@ -484,9 +599,8 @@ Result<std::unique_ptr<GuestDaemon>> GuestDaemon::start(GuestOptions options,
     impl->options = std::move(options);
     FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, devices.first().load());
     impl->pool = catalogue.uuid;
-    impl->stripes = catalogue.stripes();
-    impl->capacity = devices.space(catalogue.stripe) - devices.align();
-    impl->devices = std::move(devices);
+    const Bytes capacity = devices.space(catalogue.stripe) - devices.align();
+    impl->devices = {std::move(devices), catalogue.stripes(), capacity};
     FABRIC_TRY_VOID(impl->start());
     return std::unique_ptr<GuestDaemon>(new GuestDaemon(std::move(impl)));
 }
@@ -510,22 +624,24 @@ void GuestDaemon::drain(bool on) noexcept {
     impl_->is_draining = on;
 }
 
-void GuestDaemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-    impl_->hosts = std::move(hosts);
+void GuestDaemon::share_hosts(ClusterDesk cluster) {
+    impl_->cluster = std::move(cluster);
 }
 
 Result<void> GuestDaemon::end_sessions() {
     std::vector<Fd> ending;
-    std::set<Impl::Range> ranges;
+    Impl::Ranges ranges;
     {
         const std::lock_guard lock(impl_->mutex);
-        const auto view = impl_->hosts ? impl_->hosts() : nullptr;
+        const auto view = impl_->cluster.view ? impl_->cluster.view() : nullptr;
         if (view != nullptr) {
             impl_->ended_incarnation = std::max(impl_->ended_incarnation, view->incarnation);
         }
         for (const auto& [session, process] : impl_->processes) {
-            (void)::syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
-            ending.emplace_back(::dup(process.pidfd.get()));
+            if (!process.has_ended) {
+                (void)::syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+                ending.emplace_back(::dup(process.pidfd.get()));
+            }
             ranges.insert(process.ranges.begin(), process.ranges.end());
         }
         if (impl_->link) impl_->link->hang_up();
@@ -535,33 +651,23 @@ Result<void> GuestDaemon::end_sessions() {
         FABRIC_TRY_VOID(fabricshm::wait_ready(pidfd.get(), POLLIN, deadline, "end session"));
     }
     // What they stored must not come out of this host's caches when the memory is another's.
-    for (const Impl::Range& range : ranges) {
-        FABRIC_TRY_VOID(impl_->devices.flush(impl_->stripes, range.offset, range.bytes));
-    }
-    return {};
+    // With those of processes that ended before, whose lines are on their way out.
+    return impl_->flusher ? impl_->flusher->flush_and_wait(std::move(ranges)) : Result<void>{};
 }
 
 Snapshot GuestDaemon::snapshot() const {
     Snapshot all;
     all.draining = impl_->is_draining;
     all.pool.backend = "dax";
-    all.pool.description =
-        "the pool of " + impl_->options.owner + " on " + impl_->devices.names() + ", as its guest";
-    all.pool.capacity_bytes = impl_->capacity;
+    all.pool.description = "the pool of " + impl_->options.owner + " on " +
+                           impl_->devices.all.names() + ", as its guest";
+    all.pool.capacity_bytes = impl_->devices.capacity;
+    all.pool.used_bytes = impl_->used;
     const std::lock_guard lock(impl_->mutex);
     if (!impl_->trouble.empty()) {
         all.alarms.push_back(impl_->trouble + " (pool.owner " + impl_->options.owner + ")");
     }
-    for (const auto& [session, process] : impl_->processes) {
-        SessionView view;
-        view.id = session;
-        view.pid = process.pid;
-        view.uid = process.uid;
-        view.connected = process.connection != 0;
-        all.totals.sessions_connected += view.connected ? 1 : 0;
-        all.sessions.push_back(std::move(view));
-    }
-    all.totals.sessions = all.sessions.size();
+    add_to(all, impl_->processes);
     return all;
 }
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "fabricd/peer/peer_server.hpp"
+#include "libfabricshm/machine/dax_device.hpp"
 #include "peer.grpc.pb.h"
 
 namespace fabricd {
@@ -18,6 +19,8 @@ using fabricshm::Duration;
 using fabricshm::Result;
 
 namespace {
+
+using Stream = grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>;
 
 constexpr int kMaxBackoffMs = 1000;
 constexpr Duration kCallAgain = std::chrono::milliseconds(100);  // doubled while that fails
@@ -32,6 +35,18 @@ grpc::ChannelArguments channel_arguments() {
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kMaxBackoffMs / 10);
     return arguments;
+}
+
+std::vector<KnownSession> sessions_of(const peer::v1::Welcome& welcome) {
+    std::vector<KnownSession> sessions;
+    for (const auto& known : welcome.sessions()) {
+        sessions.push_back({known.session(), known.pid(), {}});
+        for (const auto& range : known.ranges()) {
+            sessions.back().ranges.push_back(
+                {ArenaId{range.arena()}, range.offset(), range.bytes()});
+        }
+    }
+    return sessions;
 }
 
 }  // namespace
@@ -54,7 +69,8 @@ struct GuestLink::Impl {
     void run();
     std::string call(const GuestName& name);
     std::string why_not() const;
-    void write(grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream);
+    bool prove(Stream& stream, const peer::v1::OwnerFrame& heard);
+    void write(Stream& stream);
     void enqueue(peer::v1::GuestFrame frame);
 };
 
@@ -101,11 +117,9 @@ std::string GuestLink::Impl::call(const GuestName& name) {
     greeting.mutable_greeting()->set_pool(name.pool.data(), name.pool.size());
     peer::v1::OwnerFrame heard;
     std::thread writer;
-    if (stream->Write(greeting) && stream->Read(&heard) && heard.has_welcome()) {
-        std::vector<KnownSession> sessions;
-        for (const auto& known : heard.welcome().sessions()) {
-            sessions.push_back({known.session(), known.pid()});
-        }
+    if (stream->Write(greeting) && stream->Read(&heard) && prove(*stream, heard) &&
+        stream->Read(&heard) && heard.has_welcome()) {
+        const std::vector<KnownSession> sessions = sessions_of(heard.welcome());
         {
             const std::lock_guard lock(mutex);
             is_up = true;
@@ -119,6 +133,8 @@ std::string GuestLink::Impl::call(const GuestName& name) {
                               std::move(*heard.mutable_packet()->mutable_data()));
             } else if (heard.has_closed()) {
                 events.closed(heard.closed().connection());
+            } else if (heard.has_usage()) {
+                events.usage(heard.usage().used_bytes());
             }
         }
     }
@@ -134,6 +150,17 @@ std::string GuestLink::Impl::call(const GuestName& name) {
                                           : "the owner of the pool: " + status.error_message();
 }
 
+bool GuestLink::Impl::prove(Stream& stream, const peer::v1::OwnerFrame& heard) {
+    if (!heard.has_challenge() || heard.challenge().mark() >= fabricshm::DaxDevice::kMarks) {
+        return false;
+    }
+    const auto value = events.read_mark(heard.challenge().mark());
+    if (!value.ok()) return false;
+    peer::v1::GuestFrame proof;
+    proof.mutable_proof()->set_value(*value);
+    return stream.Write(proof);
+}
+
 // ": " and what stands in the way, a certificate perhaps; "" when nothing is known.
 std::string GuestLink::Impl::why_not() const {
     grpc::ClientContext brief;
@@ -144,8 +171,7 @@ std::string GuestLink::Impl::why_not() const {
     return is_known && !status.error_message().empty() ? ": " + status.error_message() : "";
 }
 
-void GuestLink::Impl::write(
-    grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>& stream) {
+void GuestLink::Impl::write(Stream& stream) {
     std::unique_lock lock(mutex);
     for (;;) {
         changed.wait(lock, [this] { return !is_up || !frames.empty(); });
@@ -223,6 +249,12 @@ void GuestLink::closed(std::uint64_t connection) {
 void GuestLink::ended(std::uint64_t session) {
     peer::v1::GuestFrame frame;
     frame.mutable_ended()->set_session(session);
+    impl_->enqueue(std::move(frame));
+}
+
+void GuestLink::died(std::uint64_t session) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_died()->set_session(session);
     impl_->enqueue(std::move(frame));
 }
 

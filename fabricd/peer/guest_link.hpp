@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fabricd/peer/peer_address.hpp"
+#include "fabricd/pool/books.hpp"
 #include "libfabricshm/base/result.hpp"
 
 namespace fabricd {
@@ -28,11 +29,15 @@ struct GuestName {
 struct KnownSession {
     std::uint64_t session = 0;
     std::int32_t pid = 0;
+    std::vector<OpenRange> ranges;
 };
 
 /// Called on the link's own thread, in this order: up, packets and closes, down, up ...
 struct GuestEvents {
     std::function<bool(GuestName& name)> may_call;
+    /// DaxDevice::read_mark(), by which the owner sees that the device is its own.
+    std::function<fabricshm::Result<std::uint64_t>(std::uint32_t mark)> read_mark;
+    std::function<void(fabricshm::Bytes used)> usage;  // of the pool
     std::function<void(const std::vector<KnownSession>& sessions)> up;
     std::function<void(std::uint64_t connection, std::string bytes)> packet;
     std::function<void(std::uint64_t connection)> closed;
@@ -56,6 +61,8 @@ class GuestLink {
     void packet(std::uint64_t connection, std::string bytes);
     void closed(std::uint64_t connection);
     void ended(std::uint64_t session);
+    /// Its process has ended; ended() follows when what it wrote is out of the caches.
+    void died(std::uint64_t session);
 
     /// Ends the call that there is, if any; another one is made when may_call() says so.
     void hang_up() noexcept;

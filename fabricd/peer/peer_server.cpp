@@ -42,6 +42,7 @@ constexpr int kThreadsMax = 1024;
 constexpr int kBacklog = 64;
 // For the control thread to take a packet; a client that lets its replies lie is not read by it.
 constexpr auto kTakeWithin = std::chrono::seconds(1);
+constexpr int kQuietMs = 1000;       // then the guest hears what is used of the pool
 constexpr int kPacketsPerTurn = 64;  // of one connection, before the others have theirs
 
 using PacketBytes = std::array<std::byte, sizeof(fabricshm::proto::Message)>;
@@ -62,6 +63,7 @@ class GuestCall {
     std::shared_ptr<UnixSocket> find(std::uint64_t connection);
     void write_until_stopped();
     bool write_packets(std::uint64_t connection);
+    bool write_usage();
 
     Stream& stream_;
     const PeerHooks& hooks_;
@@ -70,7 +72,8 @@ class GuestCall {
     Fd stop_;  // an eventfd, watched under number 0
     std::mutex mutex_;
     std::map<std::uint64_t, std::shared_ptr<UnixSocket>> connections_;
-    std::mutex writing_;  // the stream takes one writer at a time
+    std::mutex writing_;                            // the stream takes one writer at a time
+    fabricshm::Bytes said_ = ~fabricshm::Bytes{0};  // the last usage; the writing thread's own
 };
 
 Result<void> GuestCall::run(const std::vector<RemoteSession>& sessions) {
@@ -86,6 +89,12 @@ Result<void> GuestCall::run(const std::vector<RemoteSession>& sessions) {
         auto* session = frame.mutable_welcome()->add_sessions();
         session->set_session(raw(known.id));
         session->set_pid(known.peer.pid);
+        for (const OpenRange& range : known.ranges) {
+            auto* added = session->add_ranges();
+            added->set_arena(raw(range.arena));
+            added->set_offset(range.offset);
+            added->set_bytes(range.bytes);
+        }
     }
     if (!stream_.Write(frame)) return Error{Errc::kClosed, 0, "serve guest"};
     std::thread writer([this] { write_until_stopped(); });
@@ -104,6 +113,9 @@ Result<void> GuestCall::run(const std::vector<RemoteSession>& sessions) {
                 break;
             case peer::v1::GuestFrame::kEnded:
                 hooks_.ended(host_, heard.ended().session());
+                break;
+            case peer::v1::GuestFrame::kDied:
+                hooks_.died(host_, heard.died().session());
                 break;
             default:
                 outcome = Error{Errc::kCorrupt, 0, "serve guest"};
@@ -178,13 +190,25 @@ void GuestCall::write_until_stopped() {
     for (;;) {
         std::array<epoll_event, 64> events;
         const int count =
-            ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+            ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), kQuietMs);
         if (count < 0 && errno != EINTR) return;
+        if (count == 0 && !write_usage()) return;
         for (int i = 0; i < count; ++i) {
             const std::uint64_t number = events[static_cast<std::size_t>(i)].data.u64;
             if (number == 0 || !write_packets(number)) return;
         }
     }
+}
+
+// For what people see at the guest. False when the call is over.
+bool GuestCall::write_usage() {
+    const fabricshm::Bytes used = hooks_.used();
+    if (used == said_) return true;
+    said_ = used;
+    peer::v1::OwnerFrame frame;
+    frame.mutable_usage()->set_used_bytes(used);
+    const std::lock_guard lock(writing_);
+    return stream_.Write(frame);
 }
 
 // False when the call is over.
@@ -243,6 +267,7 @@ class PeerService final : public peer::v1::Peer::Service {
     std::string enter(const peer::v1::Greeting& greeting, grpc::ServerContext* context);
     grpc::Status refuse(const grpc::ServerContext& context, const std::string& refusal);
     void leave(const std::string& host, grpc::ServerContext* context);
+    std::string check_device(Stream& stream);
 
     const PeerServerOptions& options_;
     const PeerHooks hooks_;
@@ -317,6 +342,21 @@ void PeerService::leave(const std::string& host, grpc::ServerContext* context) {
     if (found != calls_.end() && found->second.context == context) calls_.erase(found);
 }
 
+// Memory that shows the same catalogue may be a copy of it, as on a machine that was cloned with
+// its devices: ranks on it would wait for each other in vain. "", or why not.
+std::string PeerService::check_device(Stream& stream) {
+    const auto written = hooks_.write_mark();
+    if (!written.ok()) return explanation_of(written.error());
+    peer::v1::OwnerFrame challenge;
+    challenge.mutable_challenge()->set_mark(written->mark);
+    peer::v1::GuestFrame answer;
+    if (!stream.Write(challenge) || !stream.Read(&answer) || !answer.has_proof()) {
+        return "it can't read the device (pool.dax_device)";
+    }
+    if (answer.proof().value() == written->value) return "";
+    return "its device is a copy of the pool's, and not the same memory (pool.dax_device)";
+}
+
 grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
     peer::v1::GuestFrame first;
     if (!stream->Read(&first) || !first.has_greeting()) {
@@ -328,6 +368,10 @@ grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
     }
     if (const std::string bad = enter(greeting, context); !bad.empty())
         return refuse(*context, bad);
+    if (const std::string bad = check_device(*stream); !bad.empty()) {
+        leave(greeting.host(), context);
+        return refuse(*context, bad);
+    }
     Peer host;
     host.host = greeting.host();
     host.boot = greeting.boot();

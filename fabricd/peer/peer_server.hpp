@@ -17,7 +17,7 @@
 
 namespace fabricd {
 
-inline constexpr std::uint32_t kPeerVersion = 1;
+inline constexpr std::uint32_t kPeerVersion = 2;
 
 struct PeerServerOptions {
     std::string address;  // as check_peer_address() admits it
@@ -26,10 +26,20 @@ struct PeerServerOptions {
     std::string host;                     // this one, whose name no guest may have
 };
 
+/// A number that was written to the pool's device: DaxDevice::write_mark().
+struct PeerMark {
+    std::uint32_t mark = 0;
+    std::uint64_t value = 0;
+};
+
 /// What guests do to the daemon: see Daemon. Called on threads of gRPC.
 struct PeerHooks {
+    std::function<fabricshm::Result<PeerMark>()> write_mark;  // another one each time
+    std::function<fabricshm::Bytes()> used;                   // of the pool
+
     std::function<void(fabricshm::UnixSocket, const Peer&)> take;
     std::function<void(const Peer& host, std::uint64_t session)> ended;
+    std::function<void(const Peer& host, std::uint64_t session)> died;
     std::function<fabricshm::Result<std::vector<RemoteSession>>(const Peer& host)> greet;
 };
 

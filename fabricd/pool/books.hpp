@@ -44,13 +44,22 @@ struct Peer {
 };
 
 /// See Registry::end_session().
-enum class SessionEnd { kEnded, kGivenUp };
+enum class SessionEnd { kEnded, kGivenUp, kLeftInCaches };
+
+/// Where in the pool's device an arena lies that a session has open.
+struct OpenRange {
+    ArenaId arena = ArenaId::kNone;
+    std::uint64_t offset = 0;
+    Bytes bytes = 0;
+    auto operator<=>(const OpenRange&) const = default;
+};
 
 /// A session of another host, for what has to be known of its process.
 struct RemoteSession {
     SessionId id = SessionId::kNone;
     Peer peer;
     bool given_up = false;
+    std::vector<OpenRange> ranges = {};  // that it may have written to
 };
 
 /// One process that is connected, or may be again. Plain data, as Arena.

@@ -449,4 +449,17 @@ Result<void> write_image(const PoolImage& image, JournalSink& sink) {
     return {};
 }
 
+int come_home(PoolImage& image, const Peer& own) {
+    return static_cast<int>(std::erase_if(image.hosts, [&](const auto& entry) {
+        const SessionHostRecord& record = entry.second;
+        Peer peer;
+        // Not more than the field has, though a journal that was copied may be damaged.
+        peer.host.assign(record.host, ::strnlen(record.host, sizeof record.host));
+        peer.boot = record.boot;
+        peer.machine = record.machine;
+        peer.pid_namespace = record.pid_namespace;
+        return record.given_up == 0 && peer.is_seen_with(own);
+    }));
+}
+
 }  // namespace fabricd

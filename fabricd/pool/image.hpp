@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabricd/pool/books.hpp"
 #include "fabricd/pool/ids.hpp"
 #include "fabricd/pool/journal.hpp"
 
@@ -48,6 +49,11 @@ struct PoolImage {
     std::map<std::string, QuotaRecord> quotas;                  // by subject
     std::map<std::pair<ArenaId, RegionId>, ShardImage> shards;  // by home arena and header
 };
+
+/// Of the journal of an owner whose pool this host has taken over: what this host's processes had
+/// as those of a guest is its own from now on. `own` is the host as that guest's daemon named it.
+/// Not what was given up. How many sessions.
+int come_home(PoolImage& image, const Peer& own);
 
 /// What is wrong when every record is sound by itself, but not with the others.
 inline constexpr Error kContradiction{Errc::kCorrupt, 0, "restore from journal"};

@@ -73,7 +73,9 @@ void Registry::end_session(SessionId session, const char* why, SessionEnd how) {
         // One that has nothing open can write to nothing.
         const Session* known = books_.find_session(session);
         const bool can_write = known != nullptr && !known->arenas.empty();
-        if (how == SessionEnd::kGivenUp && can_write) return sessions_.give_up(session, why, out);
+        if (how != SessionEnd::kEnded && can_write) {
+            return sessions_.give_up(session, why, how, out);
+        }
         sessions_.end(session, why, slice_left_, out);
     });
 }
@@ -82,7 +84,12 @@ std::vector<RemoteSession> Registry::remote_sessions() const {
     std::vector<RemoteSession> all;
     for (const SessionId id : books_.remote) {
         const Session& session = books_.session(id);
-        if (!session.ending) all.push_back({id, session.peer, session.given_up});
+        if (session.ending) continue;
+        all.push_back({id, session.peer, session.given_up, {}});
+        for (const ArenaId open : session.arenas) {
+            const Arena& arena = books_.arena(open);
+            all.back().ranges.push_back({open, arena.files.offset, arena.bytes});
+        }
     }
     return all;
 }
@@ -154,11 +161,6 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     }
     growth_.settled();
     act([&](Effects& out) { out.left.push_back(id); });
-}
-
-int Registry::descriptor(ArenaId id) const {
-    const Arena* found = books_.find_arena(id);
-    return found == nullptr ? -1 : found->files.fd.get();
 }
 
 std::vector<int> Registry::descriptors(ArenaId id) const {

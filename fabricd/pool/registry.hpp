@@ -109,11 +109,13 @@ class Registry {
     /// marks its ranks dead. Idempotent: a death may be seen twice.
     /// kGivenUp is for a session of another host that is silent, or whose host is: the others go on
     /// without its ranks, and what it holds is granted to none until this is called again, and says
-    /// that it writes no more. It can't come back.
+    /// that it writes no more. It can't come back. kLeftInCaches is the same for one whose process
+    /// has ended, while its host writes out what it stored.
     void end_session(SessionId session, const char* why, SessionEnd how = SessionEnd::kEnded);
 
     /// Those of other hosts, with what is known of their processes.
     std::vector<RemoteSession> remote_sessions() const;
+    bool has_remote_sessions() const noexcept { return !books_.remote.empty(); }
 
     SessionNames names_of(SessionId session) const { return fabricd::names_of(books_, session); }
     SessionAccount account_of(SessionId session, ArenaId arena, GroupId group, int rank) const {
@@ -165,9 +167,8 @@ class Registry {
         carry_out(std::move(out));
     }
 
-    /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
-    int descriptor(ArenaId arena) const;
-    /// The same with those of the pool's other devices; none when the arena is not here.
+    /// The descriptors that a kArenaOpen answer carries: one, or of each of the pool's devices.
+    /// None when the arena is not here.
     std::vector<int> descriptors(ArenaId arena) const;
 
     // ---- Regions and tensors -----------------------------------------------------------------

@@ -111,11 +111,12 @@ void Sessions::connection_lost(SessionId id, TimePoint now) {
     books_.lost.emplace(session->lost_until, id);
 }
 
-void Sessions::give_up(SessionId id, const char* why, Effects& out) {
+void Sessions::give_up(SessionId id, const char* why, SessionEnd how, Effects& out) {
     Session* session = books_.find_session(id);
     if (session == nullptr || session->ending || session->given_up) return;
     FABRIC_CHECK(session->peer.is_remote());
-    fabricshm::log(fabricshm::LogLevel::kWarning,
+    const bool is_silent = how == SessionEnd::kGivenUp;
+    fabricshm::log(is_silent ? fabricshm::LogLevel::kWarning : fabricshm::LogLevel::kInfo,
                    "session %llu (host %s, pid %d) is given up: %s; what it holds is kept until it "
                    "is known to have ended",
                    shown(id), session->peer.host.c_str(), session->peer.pid, why);

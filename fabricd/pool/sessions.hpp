@@ -26,7 +26,7 @@ class Sessions {
     void connection_lost(SessionId session, TimePoint now);
 
     /// See SessionEnd::kGivenUp of Registry::end_session().
-    void give_up(SessionId session, const char* why, Effects& out);
+    void give_up(SessionId session, const char* why, SessionEnd how, Effects& out);
 
     /// Begins its end, and gives back at most `slice` of its regions, which is left what is left of
     /// that. Idempotent.

@@ -14,6 +14,7 @@
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/connection_places.hpp"
 #include "fabricd/server/event_loop.hpp"
+#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/refusal_log.hpp"
@@ -39,9 +40,7 @@ struct AttachLimits {
     std::array<std::uint8_t, 16> instance{};
     std::array<std::uint8_t, 16> pool{};
     std::string visibility;  // the pool's profile, where several hosts share it
-    /// The cluster, for sessions that ask; empty: there is none. Called by the control thread; must
-    /// not block.
-    std::function<std::shared_ptr<const ClusterView>()> hosts;
+    ClusterDesk cluster;     // for sessions that ask
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into

@@ -108,7 +108,8 @@ struct Daemon::Impl {
     Result<void> open_state();
     Result<void> restore();
     Result<void> start_empty(const JournalContents& contents, const Error& why);
-    Result<void> take_leftovers(bool journal_trusted);
+    Result<void> take_leftovers(bool journal_trusted, bool journal_empty);
+    void take_home(PoolImage& image) const;
     Result<void> put_aside();
     Result<void> rewrite_journal();
     void try_rewrite();
@@ -188,13 +189,15 @@ Result<void> Daemon::Impl::restore() {
     }
     // Played into plain data first, then taken over: a registry that got half of a journal which
     // turns out to be wrong is thrown away whole.
-    const auto image = replay(contents);
+    auto image = replay(contents);
+    if (image.ok() && !options.host_name.empty()) take_home(*image);
+    const bool is_empty = image.ok() && image->sessions.empty() && image->arenas.empty();
     const Result<void> restored = image.ok()
                                       ? registry->restore(*image, started, options.adopt_grace)
                                       : Result<void>(image.error());
     if (!restored.ok()) FABRIC_TRY_VOID(start_empty(contents, restored.error()));
     const bool nobody_lives = contents.damage && contents.damage->other_boot;
-    FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives));
+    FABRIC_TRY_VOID(take_leftovers(restored.ok() || nobody_lives, is_empty));
     registry->use_journal(journal.get());
     // Left by a daemon that was killed while it wrote it: takes space, and says nothing.
     ::unlink((journal_path() + Compaction::kSuffix).c_str());
@@ -235,12 +238,33 @@ Result<void> Daemon::Impl::put_aside() {
     return {};
 }
 
+// This host was a guest before it took the pool over.
+void Daemon::Impl::take_home(PoolImage& image) const {
+    const fabricshm::HostIdentity identity = fabricshm::own_host();
+    Peer own;
+    own.host = options.host_name;
+    own.boot = identity.boot;
+    own.machine = identity.machine;
+    own.pid_namespace = identity.pid_namespace;
+    if (const int ours = come_home(image, own); ours != 0) {
+        fabricshm::log(LogLevel::kInfo, "%d sessions that were those of a guest are this host's",
+                       ours);
+    }
+}
+
 // Arenas that the device itself remembers (devdax).
-Result<void> Daemon::Impl::take_leftovers(bool journal_trusted) {
+Result<void> Daemon::Impl::take_leftovers(bool journal_trusted, bool journal_empty) {
     FABRIC_TRY(std::vector<fabricshm::PoolLeftover> found, backend->list());
     if (!found.empty() && !journal_trusted) {
         // Live sessions may be using them, and nothing says which: an administrator decides.
         return Error{Errc::kCorrupt, 0, "the pool has arenas, but the journal is not readable"};
+    }
+    if (!found.empty() && journal_empty && !options.visibility_profile.empty()) {
+        // After a take-over: processes of guests, which outlive the owner, may write to them.
+        return Error{
+            Errc::kCorrupt, 0,
+            "the pool of several hosts has arenas that the journal does not know: copy the "
+            "state.dir of its last owner, or --format when all of its processes have ended"};
     }
     for (fabricshm::PoolLeftover& leftover : found) {
         const ArenaId id{leftover.arena_id};
@@ -344,8 +368,12 @@ Result<void> Daemon::Impl::open_socket() {
     limits.pool = backend->uuid();
     limits.visibility = options.visibility_profile;
     limits.replies = options.replies;
-    limits.hosts = [this]() -> std::shared_ptr<const ClusterView> {
-        return options.hosts ? options.hosts() : nullptr;
+    limits.cluster.view = [this]() -> std::shared_ptr<const ClusterView> {
+        return options.cluster.view ? options.cluster.view() : nullptr;
+    };
+    limits.cluster.settle = [this](const Survivors& survivors) {
+        const auto& settle = options.cluster.settle;
+        return settle ? settle(survivors) : Verdict::kNoStore;
     };
     server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
                                             std::move(admission), limits);
@@ -389,7 +417,7 @@ Result<void> Daemon::Impl::serve() {
 void Daemon::Impl::pass_time() {
     const TimePoint now = Clock::now();
     if (now >= remote->next_deadline()) {
-        remote->judge(options.hosts ? options.hosts() : nullptr, now);
+        remote->judge(options.cluster.view ? options.cluster.view() : nullptr, now);
     }
     server->expire(now);
     // When the state got ahead of a journal that could not be written, or may be about to.
@@ -587,8 +615,8 @@ const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
 }
 
-void Daemon::share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts) {
-    impl_->options.hosts = std::move(hosts);
+void Daemon::share_hosts(ClusterDesk cluster) {
+    impl_->options.cluster = std::move(cluster);
 }
 
 SessionPages& Daemon::pages() noexcept {
@@ -615,7 +643,6 @@ void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
     impl_->answer("guest_client", [&] {
         if (!impl_->server) return false;
         impl_->server->take(std::move(socket), peer);
-        impl_->remote->wake();
         return true;
     });
 }
@@ -627,6 +654,19 @@ void Daemon::end_guest(const Peer& host, std::uint64_t session) {
         impl_->server->deliver();
         return true;
     });
+}
+
+void Daemon::guest_died(const Peer& host, std::uint64_t session) {
+    impl_->answer("guest_death", [&] {
+        if (!impl_->server) return false;
+        impl_->remote->died(host, SessionId{session});
+        impl_->server->deliver();
+        return true;
+    });
+}
+
+Bytes Daemon::used_bytes() const {
+    return impl_->worker->totals().used;
 }
 
 Result<std::vector<RemoteSession>> Daemon::greet_guest(const Peer& host) {

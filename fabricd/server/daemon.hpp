@@ -12,6 +12,7 @@
 
 #include "fabricd/pool/limits.hpp"
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/sampler.hpp"
@@ -55,7 +56,8 @@ struct DaemonOptions {
     /// How what the daemon writes into arenas becomes visible to other hosts that share the pool,
     /// and the name of that profile, for sessions. nullptr and "": they are of one host.
     std::shared_ptr<fabricshm::VisibilityPolicy> visibility;
-    std::string visibility_profile;
+    std::string visibility_profile;  // "": the pool is of this host alone
+    std::string host_name;           // of a shared pool: by which this host may have been a guest
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart
 
@@ -64,7 +66,7 @@ struct DaemonOptions {
     std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
 
     /// What sessions hear of other hosts; see Daemon::share_hosts(). Empty: of none.
-    std::function<std::shared_ptr<const ClusterView>()> hosts;
+    ClusterDesk cluster;
 
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
     /// not block and must not call the Daemon. May be empty.
@@ -95,9 +97,9 @@ class Daemon {
     /// Serves until stop(). The calling thread is the control thread. Call once.
     Result<void> run();
 
-    /// DaemonOptions::hosts, where it needs the daemon itself. Called on the control thread; must
+    /// DaemonOptions::cluster, where it needs the daemon itself. Called on the control thread; must
     /// not block. Before run().
-    void share_hosts(std::function<std::shared_ptr<const ClusterView>()> hosts);
+    void share_hosts(ClusterDesk cluster);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;
@@ -136,8 +138,11 @@ class Daemon {
     // control thread.
     void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
     void end_guest(const Peer& host, std::uint64_t session);
+    void guest_died(const Peer& host, std::uint64_t session);
     Result<std::vector<RemoteSession>> greet_guest(const Peer& host);
     int fence_guest(const std::string& host);
+    /// Of the pool, without a turn of the control thread. Any thread.
+    Bytes used_bytes() const;
 
     /// While draining, new sessions and new arenas are refused with kBusy; what is there goes on.
     /// Any thread.

@@ -55,6 +55,22 @@ proto::FenceStage on_wire(FenceStage stage) {
     return proto::FenceStage::kOther;
 }
 
+proto::Settled on_wire(Verdict verdict) {
+    switch (verdict) {
+        case Verdict::kPending:
+            return proto::Settled::kPending;
+        case Verdict::kTheseGoOn:
+            return proto::Settled::kTheseGoOn;
+        case Verdict::kOthersGoOn:
+            return proto::Settled::kOthersGoOn;
+        case Verdict::kNoStore:
+            return proto::Settled::kNoStore;
+        case Verdict::kTooMany:
+            break;
+    }
+    return proto::Settled::kTooMany;
+}
+
 }  // namespace
 
 proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
@@ -81,10 +97,20 @@ proto::Hosts hosts_page(const ClusterView& view, const proto::Hosts& asked) {
     return page;
 }
 
-proto::Message hosts_reply(const proto::Message& request,
-                           const std::function<std::shared_ptr<const ClusterView>()>& view) {
+bool is_for_cluster(proto::Type type) noexcept {
+    return type == proto::Type::kHosts || type == proto::Type::kSurvivors;
+}
+
+proto::Message cluster_reply(const proto::Message& request, const ClusterDesk& desk) {
     proto::Message reply = proto::make_reply(request);
-    const auto now = view ? view() : nullptr;
+    if (proto::type_of(request.header) == proto::Type::kSurvivors) {
+        Survivors survivors;
+        std::ranges::copy(request.survivors.group, survivors.group.begin());
+        std::ranges::copy(request.survivors.members, survivors.ranks.begin());
+        reply.survivors.settled = on_wire(desk.settle ? desk.settle(survivors) : Verdict::kNoStore);
+        return reply;
+    }
+    const auto now = desk.view ? desk.view() : nullptr;
     reply.hosts = hosts_page(now ? *now : ClusterView{}, request.hosts);
     return reply;
 }

@@ -1,4 +1,4 @@
-// The hosts of the cluster for sessions, a page at a time.
+// The cluster for sessions: its hosts, a page at a time, and which ranks of a group go on.
 
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "fabricd/net/cluster_view.hpp"
+#include "fabricd/net/survivors.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd {
@@ -13,9 +14,16 @@ namespace fabricd {
 /// The reply to `asked` of version and first entry. In no cluster: no entries, under version 1.
 fabricshm::proto::Hosts hosts_page(const ClusterView& view, const fabricshm::proto::Hosts& asked);
 
-/// As a message; `view` may be empty, or give nothing.
-fabricshm::proto::Message hosts_reply(
-    const fabricshm::proto::Message& request,
-    const std::function<std::shared_ptr<const ClusterView>()>& view);
+/// What sessions may ask of the cluster. Called by the control thread; must not block.
+struct ClusterDesk {
+    std::function<std::shared_ptr<const ClusterView>()> view;  // may be empty, or give nothing
+    std::function<Verdict(const Survivors&)> settle;           // empty: kNoStore
+};
+
+/// Whether this is a request to the cluster.
+bool is_for_cluster(fabricshm::proto::Type type) noexcept;
+/// The answer to one.
+fabricshm::proto::Message cluster_reply(const fabricshm::proto::Message& request,
+                                        const ClusterDesk& desk);
 
 }  // namespace fabricd

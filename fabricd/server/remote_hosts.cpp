@@ -14,10 +14,20 @@ constexpr Duration kJudgeEvery = std::chrono::milliseconds(100);
 }  // namespace
 
 void RemoteHosts::ended(const Peer& host, SessionId session) {
-    for (const RemoteSession& known : registry_.remote_sessions()) {
-        const bool is_its = known.id == session && known.peer.is_seen_with(host);
-        if (is_its) end_(session, "its process ended", SessionEnd::kEnded);
-    }
+    if (is_of(host, session)) end_(session, "its process ended", SessionEnd::kEnded);
+}
+
+void RemoteHosts::died(const Peer& host, SessionId session) {
+    if (!is_of(host, session)) return;
+    end_(session, "its process ended, and its host writes out what it wrote",
+         SessionEnd::kLeftInCaches);
+}
+
+bool RemoteHosts::is_of(const Peer& host, SessionId session) const {
+    const auto all = registry_.remote_sessions();
+    return std::any_of(all.begin(), all.end(), [&](const RemoteSession& known) {
+        return known.id == session && known.peer.is_seen_with(host);
+    });
 }
 
 Result<std::vector<RemoteSession>> RemoteHosts::greet(const Peer& host) {
@@ -53,10 +63,9 @@ int RemoteHosts::fence(const std::string& host) {
 
 void RemoteHosts::judge(const std::shared_ptr<const ClusterView>& view, TimePoint now) {
     if (now < judge_at_) return;
-    const auto sessions = registry_.remote_sessions();
-    judge_at_ = sessions.empty() ? TimePoint::max() : fabricshm::deadline_after(now, kJudgeEvery);
+    judge_at_ = fabricshm::deadline_after(now, kJudgeEvery);
     if (view == nullptr) return;
-    for (const RemoteSession& known : sessions) {
+    for (const RemoteSession& known : registry_.remote_sessions()) {
         const auto host =
             std::find_if(view->hosts.begin(), view->hosts.end(), [&](const HostView& one) {
                 return one.name == known.peer.host && one.incarnation == known.peer.incarnation;

@@ -27,6 +27,9 @@ class RemoteHosts {
     /// it can see alone.
     void ended(const Peer& host, SessionId session);
 
+    /// As ended(), but what the process wrote is in its host's caches still: ended() follows.
+    void died(const Peer& host, SessionId session);
+
     /// The daemon of a host is here, again perhaps. Of its sessions those of another boot of the
     /// same machine are over; those whose processes it sees are returned. kDenied: sessions of
     /// another machine have this name, and may write.
@@ -39,11 +42,13 @@ class RemoteHosts {
     /// Looks every 100 ms; nullptr: there is no cluster.
     void judge(const std::shared_ptr<const ClusterView>& view, TimePoint now);
     /// When to call judge() next; never while there is no session of another host.
-    TimePoint next_deadline() const noexcept { return judge_at_; }
-    /// One has begun.
-    void wake() noexcept { judge_at_ = std::min(judge_at_, TimePoint{}); }
+    TimePoint next_deadline() const noexcept {
+        return registry_.has_remote_sessions() ? judge_at_ : TimePoint::max();
+    }
 
   private:
+    bool is_of(const Peer& host, SessionId session) const;
+
     Registry& registry_;
     const std::function<void(SessionId, const char* why, SessionEnd how)> end_;
     TimePoint judge_at_{};

@@ -192,6 +192,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
         case Type::kHosts:
+        case Type::kSurvivors:
             break;
     }
     return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});

@@ -1,8 +1,12 @@
 #include "fabricd/service/pool_sharing.hpp"
 
+#include <atomic>
+#include <span>
+
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/random.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
 
 namespace fabricd {
@@ -13,6 +17,23 @@ namespace {
 
 PeerFiles files_of(const Config& config) {
     return {config.cluster.tls_ca, config.cluster.tls_cert, config.cluster.tls_key};
+}
+
+// Random numbers, each to another place than the last: guests may be asked at the same time.
+std::function<Result<PeerMark>()> marks_on(fabricshm::DaxDevice device) {
+    struct Marks {
+        fabricshm::DaxDevice device;
+        std::atomic<std::uint32_t> next{0};
+    };
+    const auto marks = std::make_shared<Marks>();
+    marks->device = std::move(device);
+    return [marks]() -> Result<PeerMark> {
+        PeerMark made;
+        made.mark = marks->next++ % fabricshm::DaxDevice::kMarks;
+        FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&made.value, 1))));
+        FABRIC_TRY_VOID(marks->device.write_mark(made.mark, made.value));
+        return made;
+    };
 }
 
 }  // namespace
@@ -47,6 +68,7 @@ ErrorMessage set_visibility(const Config& config, DaemonOptions& options) {
     if (!profile.ok()) return error_message_of(profile.error(), "pool.visibility");
     options.visibility = fabricshm::make_policy(*profile);
     options.visibility_profile = profile->name;
+    options.host_name = host_name_of(config.cluster);
     return {};
 }
 
@@ -58,12 +80,18 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
     options.files = files_of(config);
     options.pool = pool;
     options.host = host_name_of(config.cluster);
+    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.devices()[0], {}));
     PeerHooks hooks;
+    hooks.write_mark = marks_on(std::move(device));
+    hooks.used = [&daemon] { return daemon.used_bytes(); };
     hooks.take = [&daemon](fabricshm::UnixSocket socket, const Peer& peer) {
         daemon.take_guest(std::move(socket), peer);
     };
     hooks.ended = [&daemon](const Peer& host, std::uint64_t session) {
         daemon.end_guest(host, session);
+    };
+    hooks.died = [&daemon](const Peer& host, std::uint64_t session) {
+        daemon.guest_died(host, session);
     };
     hooks.greet = [&daemon](const Peer& host) { return daemon.greet_guest(host); };
     return PeerServer::start(std::move(options), std::move(hooks));

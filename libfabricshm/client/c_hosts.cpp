@@ -78,13 +78,16 @@ void watch_hosts(const std::shared_ptr<Arena>& arena, TimePoint deadline, bool j
                  net::HostsSpec& spec) {
     const auto watch = std::make_shared<HostWatch>(arena->session());
     const auto place = joins ? watch->await_place(deadline) : watch->own_place(deadline);
-    if (!place.ok() && place.error().code == Errc::kBusy) spec.refusal = place.error();
+    // What goes on after a shrink is no new group.
+    if (joins) spec.admit = [watch](TimePoint until) { return watch->await_admission(until); };
     if (!place.ok() || place->name.empty()) return;
     spec.place = place->name;
     spec.incarnation = place->incarnation;
     spec.holds_place = [arena, watch, own = *place](TimePoint until) {
         return watch->holds(own.name, own.incarnation, until);
     };
+    spec.settle = [arena, watch](const net::GroupId& group, const std::vector<int>& ranks,
+                                 TimePoint until) { return watch->settle(group, ranks, until); };
     // The arena keeps the session.
     spec.is_gone = [arena, watch](const std::string& name, std::uint64_t incarnation) {
         return watch->gone(name, incarnation, Clock::now());
@@ -140,7 +143,6 @@ int shrink_hosts(fabricshm_group& group, std::int64_t timeout_ms, fabricshm_grou
     };
     const TimePoint deadline = deadline_of(group.arena->session(), timeout_ms);
     watch_hosts(group.arena, deadline, false, wanted);
-    wanted.refusal.reset();  // what goes on is no new group
     auto handle = std::make_unique<fabricshm_group>();
     handle->session = group.session;
     handle->arena = group.arena;

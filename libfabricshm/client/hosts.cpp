@@ -17,6 +17,7 @@ constexpr int kMaxAttempts = 8;
 constexpr Duration kAskAgain = std::chrono::milliseconds(250);
 constexpr Duration kAskAgainWithout = std::chrono::seconds(2);
 constexpr Duration kAnswer = std::chrono::milliseconds(20);
+constexpr Duration kSettleAgain = std::chrono::milliseconds(20);
 
 Result<proto::Hosts> ask_page(Session& session, std::uint64_t version, std::size_t first,
                               TimePoint deadline) {
@@ -80,14 +81,8 @@ bool is_gone(const KnownHosts& known, std::string_view name, std::uint64_t incar
 
 Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
     FABRIC_TRY_VOID(ask_hosts(session_, known_, deadline));
-    for (const KnownHost& host : known_.hosts) {
-        if (!host.is_self) continue;
-        if (known_.admits) return host;
-        return explain({Errc::kBusy, 0, "join"},
-                       "fabricd on host %s admits no groups over several hosts now: see fabricctl "
-                       "hosts there",
-                       host.name.c_str());
-    }
+    const auto own = std::ranges::find_if(known_.hosts, &KnownHost::is_self);
+    if (own != known_.hosts.end()) return *own;
     // Its ranks would be watched by none of the others.
     if (known_.in_cluster) {
         return explain({Errc::kBusy, 0, "join"},
@@ -97,25 +92,72 @@ Result<KnownHost> HostWatch::own_place(TimePoint deadline) {
     return KnownHost{};
 }
 
-Result<KnownHost> HostWatch::await_place(TimePoint deadline) {
+template <typename Ask>
+auto HostWatch::while_busy(TimePoint deadline, const Ask& ask) {
     const TimePoint until = std::min(deadline, Clock::now() + kPlaceWait);
     while (true) {
-        auto place = own_place(deadline);
-        const bool is_listed =
-            std::ranges::any_of(known_.hosts, [](const KnownHost& host) { return host.is_self; });
-        const bool waits = !place.ok() && place.error().code == Errc::kBusy && !is_listed;
-        if (!waits || Clock::now() + kAskAgain >= until) return place;
+        auto answer = ask();
+        const bool is_busy = !answer.ok() && answer.error().code == Errc::kBusy;
+        if (!is_busy || Clock::now() + kAskAgain >= until) return answer;
         std::this_thread::sleep_for(kAskAgain);
     }
 }
 
+Result<KnownHost> HostWatch::await_place(TimePoint deadline) {
+    return while_busy(deadline, [&] { return own_place(deadline); });
+}
+
+Result<KnownHost> HostWatch::admitted_place(TimePoint deadline) {
+    FABRIC_TRY(KnownHost own, own_place(deadline));
+    if (own.name.empty() || known_.admits) return own;
+    return explain({Errc::kBusy, 0, "join"},
+                   "fabricd on host %s admits no groups over several hosts now: see fabricctl "
+                   "hosts there",
+                   own.name.c_str());
+}
+
+Result<void> HostWatch::await_admission(TimePoint deadline) {
+    const auto place = while_busy(deadline, [&] { return admitted_place(deadline); });
+    return place.ok() ? Result<void>{} : place.error();
+}
+
 Result<void> HostWatch::holds(const std::string& name, std::uint64_t incarnation,
                               TimePoint deadline) {
-    FABRIC_TRY(const KnownHost own, own_place(deadline));
+    FABRIC_TRY(const KnownHost own, while_busy(deadline, [&] { return admitted_place(deadline); }));
     if (own.incarnation == incarnation) return {};
     return explain({Errc::kPeer, -1, "shrink"},
                    "host %s was given up by its cluster meanwhile: the others go on without it",
                    name.c_str());
+}
+
+Result<void> HostWatch::settle(const std::array<std::uint8_t, 16>& group,
+                               const std::vector<int>& ranks, TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kSurvivors, 0);
+    std::ranges::copy(group, request.survivors.group);
+    for (const int rank : ranks) {
+        request.survivors.members[rank / 64] |= std::uint64_t{1} << rank % 64;
+    }
+    for (; Clock::now() < deadline; std::this_thread::sleep_for(kSettleAgain)) {
+        FABRIC_TRY(const proto::Message reply,
+                   session_.call(request, "settle survivors", deadline, Retry::kHarmless));
+        switch (reply.survivors.settled) {
+            case proto::Settled::kPending:
+                continue;
+            case proto::Settled::kTheseGoOn:
+            case proto::Settled::kNoStore:
+                return {};
+            case proto::Settled::kOthersGoOn:
+                return explain({Errc::kPeer, -1, "shrink"},
+                               "other ranks of the group go on without this one, as its cluster "
+                               "says");
+            case proto::Settled::kTooMany:
+                return explain({Errc::kBusy, 0, "shrink"},
+                               "fabricd has settled too many groups in this hour");
+        }
+    }
+    return explain({Errc::kBusy, 0, "shrink"},
+                   "others may be alive behind a cut, and the cluster's store does not say whether "
+                   "they go on: see fabricctl hosts");
 }
 
 bool HostWatch::gone(std::string_view name, std::uint64_t incarnation, TimePoint now) {

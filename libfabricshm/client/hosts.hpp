@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -47,17 +48,25 @@ class HostWatch {
     /// Borrows the session.
     explicit HostWatch(Session& session) : session_(session) {}
 
-    /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: the daemon
-    /// admits no groups over several hosts now, or has no place in its cluster.
+    /// The place of this rank's daemon in its cluster; an empty name: in none. kBusy: it is in a
+    /// cluster and has no place there.
     Result<KnownHost> own_place(TimePoint deadline);
-    /// The same; while the daemon is in a cluster and has no place there it asks again, for
-    /// kPlaceWait at most: one that has just been started soon has one.
+    /// The same; asks again while it is kBusy, for kPlaceWait at most: a daemon that has just been
+    /// started soon has one.
     Result<KnownHost> await_place(TimePoint deadline);
+    /// kBusy: the daemon admits no groups over several hosts, and has not for kPlaceWait: its lease
+    /// is stale, which may be over with the next renewal.
+    Result<void> await_admission(TimePoint deadline);
     static constexpr Duration kPlaceWait = std::chrono::seconds(5);
 
     /// Whether the place that own_place() had before is still this host's, and its lease held: then
     /// no other host has given it up. kBusy: not now. kPeer: it was given up.
     Result<void> holds(const std::string& name, std::uint64_t incarnation, TimePoint deadline);
+
+    /// Has the cluster write down that these ranks of a group go on without its others. kPeer:
+    /// others do, without these. kBusy: the cluster's store does not answer.
+    Result<void> settle(const std::array<std::uint8_t, 16>& group, const std::vector<int>& ranks,
+                        TimePoint deadline);
 
     /// Whether ranks of that incarnation are to be given up by a group over a network, which can
     /// shut their writes out itself: is_gone(), or its record has been gone for kSuspectFor.
@@ -68,6 +77,10 @@ class HostWatch {
     static constexpr Duration kSuspectFor = std::chrono::milliseconds(800);
 
   private:
+    template <typename Ask>
+    auto while_busy(TimePoint deadline, const Ask& ask);
+    Result<KnownHost> admitted_place(TimePoint deadline);
+
     Session& session_;
     KnownHosts known_;
     TimePoint ask_at_{};

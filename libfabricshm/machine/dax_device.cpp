@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/os/poison.hpp"
 
@@ -101,6 +102,39 @@ Result<void> DaxDevice::flush(std::uint64_t offset, Bytes bytes) const {
     FABRIC_TRY(const Mapping range, Mapping::map(client_, offset, bytes, {true, align_, 0}));
     flush_lines(range.data(), bytes);
     return {};
+}
+
+namespace {
+
+// The end of the second copy, behind as many entries as it may have; a line for each mark, so that
+// two hosts never write one line.
+constexpr Bytes kMarksOffset = 2 * kCatalogueCopyBytes - DaxDevice::kMarks * kCacheLine;
+static_assert((kCatalogueEntriesMax + 1) * 128 <=
+              kCatalogueCopyBytes - DaxDevice::kMarks * kCacheLine);
+
+std::byte* mark_in(const Mapping& block, std::uint32_t slot) {
+    FABRIC_CHECK(slot < DaxDevice::kMarks);
+    return block.data() + kMarksOffset + slot * kCacheLine;
+}
+
+}  // namespace
+
+Result<void> DaxDevice::write_mark(std::uint32_t slot, std::uint64_t value) const {
+    FABRIC_TRY(const Mapping block, Mapping::map(client_, 0, align_, {true, align_, 0}));
+    std::byte* mark = mark_in(block, slot);
+    std::memcpy(mark, &value, sizeof value);
+    flush_lines(mark, sizeof value);
+    return {};
+}
+
+Result<std::uint64_t> DaxDevice::read_mark(std::uint32_t slot) const {
+    FABRIC_TRY(const Mapping block, Mapping::map(client_, 0, align_, {true, align_, 0}));
+    const std::byte* mark = mark_in(block, slot);
+    // Before the load: this host may have the line from the last time.
+    flush_lines(mark, kCacheLine);
+    std::uint64_t value = 0;
+    std::memcpy(&value, mark, sizeof value);
+    return value;
 }
 
 Result<DaxContents> DaxDevice::contents() const {

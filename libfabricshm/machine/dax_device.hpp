@@ -61,6 +61,12 @@ class DaxDevice {
     /// Writes a range back out of this host's caches, and drops it there: some 0.5 s/GiB.
     Result<void> flush(std::uint64_t offset, Bytes bytes) const;
 
+    /// Small words of the first block that the catalogue never uses, past all caches: the owner of
+    /// a pool writes one, and a guest that reads it maps the same memory. `slot` is below kMarks.
+    static constexpr std::uint32_t kMarks = 64;
+    Result<void> write_mark(std::uint32_t slot, std::uint64_t value) const;
+    Result<std::uint64_t> read_mark(std::uint32_t slot) const;
+
     /// The number of the descriptor that client_fd() duplicates.
     int client_number() const noexcept { return client_.get(); }
 

@@ -8,9 +8,10 @@ namespace {
 
 // Below it three local collectives and half a round trip are cheaper than parts for all ranks.
 constexpr Bytes kSmall = 32 * kKiB;
-// Parts are so large, or so large that there are so many blocks.
-constexpr Bytes kLeastPart = 16 * kKiB;
-constexpr Bytes kBlocks = 4;
+// Of a rank in a block: what comes is still in its second-level cache when it is added up and given
+// to the others. Larger parts took up to twice as long (docs/perf/2026-11-23-hosts.md); smaller
+// ones begin more local collectives.
+constexpr Bytes kPart = 64 * kKiB;
 // Up to so many bytes each host sends all to all others: one step.
 constexpr Bytes kOneStep = 128 * kKiB;
 
@@ -25,8 +26,9 @@ AllreducePlan plan_allreduce(const HostsPlan& plan, Bytes bytes, Bytes largest_p
     AllreducePlan made;
     made.has_two_steps = plan.hosts() > 2 && bytes > kOneStep;
     const auto least = static_cast<Bytes>(plan.smallest_host());
-    const Bytes wanted = round_up(bytes / kBlocks / least, kPartUnit);
-    made.each = std::clamp(wanted, kLeastPart, largest_part) * least;
+    // In two steps each host gets its share of a part.
+    const Bytes shares = made.has_two_steps ? static_cast<Bytes>(plan.hosts()) * kMinMessage : 0;
+    made.each = std::min(std::max(kPart, shares), largest_part) * least;
     made.blocks = (bytes + made.each - 1) / made.each;
     made.last = bytes - (made.blocks - 1) * made.each;
     return made;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <span>
 
 #include "kernels/copy.hpp"
 #include "kernels/reduce.hpp"
@@ -16,12 +17,13 @@
 #include "libfabricshm/net/hosts_messages.hpp"
 #include "libfabricshm/net/transport_loader.hpp"
 #include "libfabricshm/net/trusted.hpp"
+#include "libfabricshm/os/random.hpp"
 
 namespace fabricshm::net {
 
 namespace {
 
-constexpr std::uint32_t kFormat = 3;
+constexpr std::uint32_t kFormat = 4;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 
 // How much longer ranks wait for each other in a pool than for the network.
@@ -36,6 +38,7 @@ struct Introduction {
     char host[64] = "";
     char place[64] = "";
     std::uint64_t incarnation = 0;
+    GroupId id{};  // random; rank 0's is the group's
 };
 struct Opening {
     std::uint64_t magic = kMagic;
@@ -131,6 +134,7 @@ Result<void> HostsGroup::introduce() {
     set_text(own.host, spec_.host);
     set_text(own.place, spec_.place);
     own.incarnation = spec_.incarnation;
+    FABRIC_TRY_VOID(fill_random(std::as_writable_bytes(std::span(own.id))));
     std::vector<Introduction> all(static_cast<std::size_t>(spec_.world));
     if (!spec_.exchange(&own, sizeof own, all.data())) {
         return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
@@ -150,6 +154,7 @@ Result<void> HostsGroup::introduce() {
         pools.push_back(one.pool);
         names_.push_back(text_in(one.host));
         places_.push_back({text_in(one.place), one.incarnation});
+        if (rank == 0) id_ = one.id;
     }
     plan_ = HostsPlan(pools, spec_.ring_from);
     return {};
@@ -162,7 +167,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     if (local.ok()) local_ = std::move(local).value();
     if (!local.ok()) own = local.error();
     if (plan_.hosts() == 1) return own;
-    if (own.ok()) own = open_links();
+    if (own.ok()) own = open_links(deadline);
     FAULT_POINT("hosts.opened");
     const auto world = static_cast<std::size_t>(spec_.world);
     const std::size_t bytes = sizeof(Opening) + world * sizeof(Door);
@@ -209,7 +214,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     return {};
 }
 
-Result<void> HostsGroup::open_links() {
+Result<void> HostsGroup::open_links(TimePoint deadline) {
     LinksSpec spec;
     spec.rank = spec_.rank;
     int remote = 0;
@@ -225,7 +230,7 @@ Result<void> HostsGroup::open_links() {
     spec.control_bytes = static_cast<Bytes>(spec_.world) *
                              (sizeof(Opening) + static_cast<Bytes>(spec_.world) * sizeof(Door)) +
                          kPageBytes;
-    if (spec_.refusal) return *spec_.refusal;
+    if (spec_.admit) FABRIC_TRY_VOID(spec_.admit(deadline));
     if (!spec_.coherent) {
         return explain({Errc::kUnsupported, 0, "pool"},
                        "groups of several hosts need coherent memory in each of their pools");

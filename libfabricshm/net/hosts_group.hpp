@@ -28,6 +28,9 @@ namespace fabricshm::net {
 
 class HostsMessages;
 
+/// Of one group and epoch, in all of the cluster.
+using GroupId = std::array<std::uint8_t, 16>;
+
 /// What a member brings along.
 struct HostsSpec {
     int rank = 0;
@@ -45,14 +48,19 @@ struct HostsSpec {
     std::function<Result<std::unique_ptr<Group>>(int rank, int world, TimePoint deadline)> join;
     /// Gives the place in it back when the rest fails.
     std::function<void(std::uint64_t group_id, int rank)> leave;
-    /// Why no group over several hosts may be made now, if so.
-    std::optional<Error> refusal;
+    /// Why no group over several hosts may be made now, if so; may wait. Empty: it may.
+    std::function<Result<void>(TimePoint deadline)> admit;
     /// Whether that incarnation of a host is gone, as its cluster says. Asked in waits, every 10 ms
     /// at most; empty: never. Must not block for long.
     std::function<bool(const std::string& place, std::uint64_t incarnation)> is_gone;
     /// Whether this rank's own host still has the place that `place` and `incarnation` say; why
     /// not, if so. Empty: it has none that others could give up.
     std::function<Result<void>(TimePoint deadline)> holds_place;
+    /// Has the cluster write down that these ranks of the group go on without the others, once for
+    /// all of it: kPeer when others do already. Empty: nothing can.
+    std::function<Result<void>(const GroupId& group, const std::vector<int>& ranks,
+                               TimePoint deadline)>
+        settle;
     bool coherent = true;       // the memory of this pool
     int ring_from = kRingFrom;  // of HostsPlan; the same on all ranks
     /// Memory in the arena, as of GroupPlace.
@@ -136,7 +144,7 @@ class HostsGroup {
     explicit HostsGroup(HostsSpec spec);
     Result<void> introduce();
     Result<void> open(TimePoint deadline);
-    Result<void> open_links();
+    Result<void> open_links(TimePoint deadline);
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
     Error ended(const Error& error);
@@ -150,7 +158,8 @@ class HostsGroup {
         std::uint64_t incarnation = 0;
     };
     std::vector<std::string> names_;  // [rank]: of its host
-    std::vector<Place> places_;       // [rank]: of its host in its cluster
+    GroupId id_{};
+    std::vector<Place> places_;  // [rank]: of its host in its cluster
     std::unique_ptr<Group> local_;
     std::byte* work_ = nullptr;  // in the arena: kSlots, and as many for send_any()
     Bytes slot_bytes_ = 0;

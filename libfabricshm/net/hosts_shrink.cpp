@@ -16,6 +16,10 @@
 // A host that stood still, and was given up, finds connections that have ended: to it the others
 // look dead. So in a cluster a side without most of the hosts goes on only while its own host holds
 // its lease, by which it was not given up.
+//
+// A host may hold its lease and be cut off from the ranks of the others alone. So a side that
+// leaves out hosts which may be alive, or that has not most of them, has the cluster write down
+// which ranks go on: another side finds that its own are not among these.
 
 #include <algorithm>
 #include <cstring>
@@ -113,6 +117,8 @@ class InOperation {
 struct Outside {
     std::function<void()> give_up_lost;                           // hosts that are gone
     std::function<Result<void>(TimePoint deadline)> holds_place;  // may this one be given up?
+    // These go on, and no others.
+    std::function<Result<void>(const std::vector<int>& members)> settle;
 };
 
 class Shrink {
@@ -140,7 +146,7 @@ class Shrink {
     Result<void> run(Kind kind, const void* input, void* output, Bytes bytes);
     Result<void> find_members(const std::vector<int>& own);
     Result<void> collect(const std::vector<int>& own);
-    Result<void> check_majority() const;
+    Result<void> check_majority();
     Result<void> compare();
     Result<Letter> next_letter(int peer, int round);
     std::optional<Letter> letter_of(int peer, int round);
@@ -160,6 +166,7 @@ class Shrink {
     std::vector<std::uint32_t> heard_;       // [rank]: the attempt in which that speaker is
     std::vector<std::vector<int>> by_host_;  // members on each old host; empty: it is gone
     std::vector<int> members_;
+    bool may_leave_others_ = false;  // alive, behind a cut
     int round_ = kFirstExchange;
     std::optional<Error> failure_;
 };
@@ -258,7 +265,7 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
     return {};
 }
 
-Result<void> Shrink::check_majority() const {
+Result<void> Shrink::check_majority() {
     const HostsPlan& plan = old_.plan();
     int alive = 0;
     int silent = -1;
@@ -272,6 +279,9 @@ Result<void> Shrink::check_majority() const {
         if (!dead) silent = host;
     }
     const bool larger = 2 * alive > plan.hosts();
+    // Of two sides one at most leaves out none but the dead and has most of the hosts: all others
+    // ask the cluster, which says yes to one of them.
+    may_leave_others_ = !larger || silent >= 0;
     if (!larger) FABRIC_TRY_VOID(outside_.holds_place(deadline_));
     const bool first_half = 2 * alive == plan.hosts() && !by_host_.front().empty();
     if (silent < 0 || larger || first_half) return {};
@@ -314,7 +324,8 @@ Result<void> Shrink::find_members(const std::vector<int>& own) {
     for (const auto& ranks : by_host_) members_.insert(members_.end(), ranks.begin(), ranks.end());
     std::ranges::sort(members_);
     FAULT_POINT("hosts.shrink.collected");
-    return compare();
+    FABRIC_TRY_VOID(compare());
+    return may_leave_others_ ? outside_.settle(members_) : Result<void>{};
 }
 
 Result<std::vector<int>> Shrink::agree() {
@@ -432,8 +443,11 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
     FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
-    Outside outside{give_up_lost_, spec_.holds_place};
+    Outside outside{give_up_lost_, spec_.holds_place, {}};
     if (!outside.holds_place) outside.holds_place = [](TimePoint) { return Result<void>{}; };
+    outside.settle = [this, deadline](const std::vector<int>& ranks) {
+        return spec_.settle ? spec_.settle(id_, ranks, deadline) : Result<void>{};
+    };
     Shrink steps(*this, *local, std::move(outside), ++shrinks_, deadline);
     const auto members = steps.agree();
     Result<std::unique_ptr<HostsGroup>> made =

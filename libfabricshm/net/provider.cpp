@@ -47,7 +47,7 @@ int preference_of(const char* provider) noexcept {
 }
 
 bool uses_tcp(const char* provider) noexcept {
-    return std::strncmp(provider, "tcp", 3) == 0;
+    return std::strncmp(provider, "tcp", 3) == 0 || std::strncmp(provider, "net", 3) == 0;
 }
 
 fi_info* choose_provider(const std::string& address, const std::string& wanted,

@@ -17,7 +17,7 @@ constexpr const char* kTypeNames[] = {
     "region_create", "region_open",    "region_free",     "tensor_create", "tensor_open",
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
     "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
-    "shard_close",   "shard_free",     "shard_move",      "hosts",
+    "shard_close",   "shard_free",     "shard_move",      "hosts",         "survivors",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
@@ -256,6 +256,10 @@ Result<void> check_request_body(const Message& message) {
             return check_shard_move(message.shard);
         case Type::kHosts:
             return need(message.hosts.first <= kHostsMax, "hosts first");
+        case Type::kSurvivors:
+            return need(std::ranges::any_of(message.survivors.members,
+                                            [](std::uint64_t word) { return word != 0; }),
+                        "survivors members");
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
@@ -290,6 +294,8 @@ Result<void> check_reply_body(const Message& message) {
                         "page bytes");
         case Type::kHosts:
             return check_hosts_reply(message.hosts);
+        case Type::kSurvivors:
+            return need(message.survivors.settled <= Settled::kTooMany, "survivors settled");
         default:
             return {};  // the others say all they have to say in the header
     }

@@ -49,6 +49,7 @@ enum class Type : std::uint16_t {
     kShardFree = 21,
     kShardMove = 22,  // asks for a move; the answer comes when it has begun
     kHosts = 23,      // the hosts of the daemon's cluster, a few at a time
+    kSurvivors = 24,  // which ranks of a group over several hosts go on, settled in the cluster
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -207,6 +208,22 @@ inline constexpr std::uint32_t kHostsAdmit = 1;  // groups over several hosts ma
 /// Also of a daemon that has no place in it, and so no entry with kHostSelf.
 inline constexpr std::uint32_t kHostsInCluster = 2;
 
+enum class Settled : std::uint32_t {
+    kPending,  // ask again
+    kTheseGoOn,
+    kOthersGoOn,  // others of the group were before, and these are not among them
+    kNoStore,     // there is nothing that could settle it
+    kTooMany,     // this daemon settles no more of them in this hour
+};
+
+struct Survivors {
+    std::uint8_t group[16];    // request: random, of one epoch of one group
+    std::uint64_t members[4];  // request: bit rank % 64 of word rank / 64
+    Settled settled;           // reply
+    std::uint32_t reserved;
+};
+static_assert(sizeof(Survivors::members) * 8 == kWorldMax);
+
 /// The largest body decides the size. One size for all: a packet of any other is rejected before it
 /// is read.
 struct Message {
@@ -221,6 +238,7 @@ struct Message {
         Group group;
         PageFile page;
         Hosts hosts;
+        Survivors survivors;
         std::uint8_t raw[488];
     };
 };

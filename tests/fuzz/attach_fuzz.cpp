@@ -186,7 +186,7 @@ fuzz::Buffer input_of(const Message& message, unsigned flags) {
 
 std::vector<fuzz::Buffer> seeds() {
     std::vector<fuzz::Buffer> all;
-    for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(Type::kHosts); ++type) {
+    for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(Type::kSurvivors); ++type) {
         for (const bool reply : {false, true}) {
             const Message message = example(static_cast<Type>(type), reply);
             all.push_back(input_of(message, reply ? kReply : 0));

@@ -6,6 +6,7 @@ two kernels."""
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -181,9 +182,13 @@ def check_sums_and_deaths(owner, guest):
     assert ranks.ask("sum") == [10.0] * WORLD
     hosts = sorted(session["host"] for session in owner.sessions())
     assert hosts == ["", "", "guest", "guest"], hosts
+    wait_until(lambda: used(guest) == used(owner) > 0, "what is used of the pool, at the guest")
     ranks.kill(3)
     for kind, text in ranks.ask("sum", [0, 1, 2]):
         assert kind == "PeerError" and "rank 3" in text, text
+    # First its death, and its memory when its host has written out what it wrote.
+    wait_until(lambda: len(owner.sessions()) == 3, "the session of a rank that was killed")
+    assert "is given up: its process ended, and its host writes out" in owner.text(), owner.text()
     assert ranks.ask("shrink", [0, 1, 2]) == [3, 3, 3]
     assert ranks.ask("sum", [0, 1, 2]) == [6.0] * 3
     ranks.kill(0)
@@ -205,11 +210,20 @@ def check_daemons_that_are_started_again(owner, guest):
     owner.start().wait()
     assert ranks.ask("tensor") == [1000] * WORLD
     assert ranks.ask("sum") == [10.0] * WORLD
-    # Ranks that end while their host has no daemon: the next one says so.
+    # A rank of before that ends: this daemon knows from the owner what to write out of the caches.
+    said = len(guest.text())
     guest.kill()
-    ranks.kill(2, 3)
     guest.start().wait()
-    assert all("PeerError" == kind for kind, _ in ranks.ask("sum", [0, 1]))
+    ranks.kill(3)
+    assert all("PeerError" == kind for kind, _ in ranks.ask("sum", [0, 1, 2]))
+    wait_until(lambda: "has ended: 32 MiB leave this host's caches" in guest.text()[said:], "lines of a rank of before")
+    # Ranks that end while their host has no daemon: the next one says so, when it has written out their lines.
+    said = len(guest.text())
+    guest.kill()
+    ranks.kill(2)
+    guest.start().wait()
+    wait_until(lambda: len(owner.sessions()) == 2, "sessions of ranks that ended without a daemon")
+    assert "has ended: 32 MiB leave this host's caches" in guest.text()[said:], guest.text()
     ranks.end()
     wait_until(lambda: used(owner) == 0, "memory of ranks that ended without a daemon")
 
@@ -233,8 +247,69 @@ def check_host_that_is_silent(owner, guest):
     ranks.kill(2, 3)
     fenced = owner.ctl("hosts", "fence", "guest", "--confirmed")
     assert fenced.returncode == 0, fenced.stderr
+    assert "host guest counts as fenced" in fenced.stdout, fenced.stdout
     wait_until(lambda: used(owner) == 0, "memory of a fenced host")
     guest.start().wait()
+
+
+def check_take_over(folder, owner, guest):
+    """The owner's host is gone with its ranks; its guest's host has the pool from now on."""
+    ranks = Ranks(owner, guest, "heirs")
+    owner.kill()
+    ranks.kill(0, 1)
+    assert guest.stop() == 0
+    options = [f"--cluster-listen=unix:{folder}/heirs"]
+    heir = Host(folder, "guest", *options)
+    # Nothing is granted while it is not known which processes write.
+    bad = subprocess.run(heir.command, capture_output=True, text=True, timeout=30)
+    assert bad.returncode == 2 and "copy the state.dir of its last owner" in bad.stderr, bad.stderr
+    shutil.copy(owner.folder + "/state/journal", guest.folder + "/state/journal")
+    heir.start().wait()
+    try:
+        assert "2 sessions that were those of a guest are this host's" in heir.text(), heir.text()
+        for kind, text in ranks.ask("sum", [2, 3]):
+            assert kind == "PeerError", text
+        assert ranks.ask("shrink", [2, 3]) == [2, 2]
+        assert ranks.ask("sum", [2, 3]) == [7.0] * 2
+        assert ranks.ask("tensor", [2, 3]) == [1000] * 2
+        wait_until(lambda: len(heir.sessions()) == 2, "sessions of the owner's host")
+        assert {session["host"] for session in heir.sessions()} == {""}
+        ranks.end()
+        check_take_over_again(folder, heir)
+    finally:
+        heir.process.kill()
+
+
+def check_take_over_again(folder, heir):
+    """The heir is gone, too: a new host has the pool, and a guest, which runs on, calls it by the same address."""
+    third = Host(folder, "third", f"--pool-owner=unix:{folder}/heirs").start().wait()
+    last = Host(folder, "last", f"--cluster-listen=unix:{folder}/heirs")
+    try:
+        ranks = Ranks(heir, third, "thirds")
+        assert ranks.ask("sum") == [10.0] * WORLD
+        heir.kill()
+        ranks.kill(0, 1)
+        for path in (last.folder, last.folder + "/state"):
+            os.mkdir(path, 0o700)
+        shutil.copy(heir.folder + "/state/journal", last.folder + "/state/journal")
+        last.start().wait()
+        assert all(kind == "PeerError" for kind, _ in ranks.ask("sum", [2, 3]))
+        assert ranks.ask("shrink", [2, 3]) == [2, 2]
+        assert ranks.ask("sum", [2, 3]) == [7.0] * 2
+        assert ranks.ask("tensor", [2, 3]) == [1000] * 2
+        wait_until(lambda: [session["host"] for session in last.sessions()] == ["third"] * 2, "a guest's sessions alone")
+        assert used(last) == 32 << 20
+        ranks.end()
+        wait_until(lambda: used(last) == 0, "memory of a pool that was taken over")
+        assert third.stop() == 0 and last.stop() == 0
+    except BaseException:
+        print(third.text(), last.text(), file=sys.stderr)
+        raise
+    finally:
+        for host in (third, last):
+            if host.process:
+                host.process.kill()
+                host.process.wait()
 
 
 def check_refusals(folder, owner):
@@ -248,6 +323,15 @@ def check_refusals(folder, owner):
     wait_until(lambda: "of another pool" in stranger.text(), "refusal of another pool")
     wait_until(lambda: "of another pool" in str(stranger.json("status")), "the refusal as an alarm")
     assert stranger.stop() == 0
+    # A copy of the device, which has the same catalogue, byte for byte.
+    copied = os.path.join(folder, "copied")
+    os.mkdir(copied)
+    make_devices(copied, 0)
+    for name in DEVICES:
+        shutil.copyfile(os.path.join(folder, name), os.path.join(copied, name))
+    copy = Host(copied, "copy", f"--pool-owner=unix:{folder}/peers").start().wait()
+    wait_until(lambda: "is a copy of the pool's" in str(copy.json("status")), "refusal of a copy of the device")
+    assert copy.stop() == 0
     # A second host of the owner's name.
     double = Host(folder, "owner2", f"--pool-owner=unix:{folder}/peers", "--cluster-host-name=owner").start().wait()
     wait_until(lambda: "has the name of the pool's owner" in double.text(), "refusal of the name")
@@ -286,7 +370,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="fabric-shared-") as folder:
         make_devices(folder, 256 << 20)
         owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
-        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers")
+        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
         try:
             owner.wait()
             guest.start().wait()
@@ -297,8 +381,7 @@ def main():
                 print(f"{check.__name__}: {time.monotonic() - began:.1f} s", flush=True)
             check_refusals(folder, owner)
             check_devices(folder)
-            assert guest.stop() == 0, guest.text()
-            assert owner.stop() == 0, owner.text()
+            check_take_over(folder, owner, guest)
         except BaseException:
             print(owner.text(), guest.text(), file=sys.stderr)
             raise

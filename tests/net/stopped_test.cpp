@@ -119,9 +119,15 @@ int be_left(Story& story, HostsRank& member) {
     if (!known) return failed(21);
     // They are not the larger part. Connections that have ended look like deaths, and only a
     // cluster knows better.
-    fabricshm_group* none = nullptr;
-    const int shrunk = fabricshm_group_shrink(member.group, 4'000, &none);
-    if (shrunk == 0 && story.in_cluster) return 22;
+    // An attempt fails while it finds out which of them have ended, and a program tries again.
+    for (int attempt = 0; attempt < 3; ++attempt) {
+        fabricshm_group* none = nullptr;
+        const int shrunk = fabricshm_group_shrink(member.group, 4'000, &none);
+        if (shrunk != 0) continue;
+        if (story.in_cluster) return 22;
+        fabricshm_group_leave(none);
+        break;
+    }
     story.has_failed.open();
     return 0;
 }
@@ -212,14 +218,22 @@ TEST_SUITE("net.stopped") {
                 "--cluster-ttl=2s"}));
             sockets.push_back(daemons.back()->socket());
         }
+        {
+            Story story;
+            story.timeout_ms = 50'000;  // the cluster is faster
+            story.in_cluster = true;
+            const auto begin = Clock::now();
+            play(story, sockets, [&](const std::vector<Child>& ranks) {
+                return std::vector<pid_t>{daemons[1]->pid(), ranks[2].pid()};
+            });
+            CHECK(Clock::now() - begin < 40s);
+        }
+        // Its host keeps its lease: like one that is cut off from the ranks of the others alone.
         Story story;
-        story.timeout_ms = 50'000;  // the cluster is faster
+        story.timeout_ms = 2'000;
         story.in_cluster = true;
-        const auto begin = Clock::now();
-        play(story, sockets, [&](const std::vector<Child>& ranks) {
-            return std::vector<pid_t>{daemons[1]->pid(), ranks[2].pid()};
-        });
-        CHECK(Clock::now() - begin < 40s);
+        play(story, sockets,
+             [](const std::vector<Child>& ranks) { return std::vector<pid_t>{ranks[2].pid()}; });
     }
 
     TEST_CASE("nothing is left of groups that were joined and left") {

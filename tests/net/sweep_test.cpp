@@ -328,7 +328,7 @@ class Rank {
             code = fabricshm_group_shrink(group_, kTimeoutMs / 3, &smaller);
             if (rank_ == 0) board_.shrinks.fetch_add(1);
             const bool known = code == 0 || code == FABRICSHM_EPEER || code == FABRICSHM_ETIMEOUT ||
-                               code == FABRICSHM_EBROKEN;
+                               code == FABRICSHM_EBROKEN || code == FABRICSHM_EBUSY;
             if (!known) return failed(30);
         }
         if (code != 0) return failed(31);

@@ -198,6 +198,17 @@ void EtcdProcesses::start(int index, bool wiped) {
     ::_exit(127);
 }
 
+void EtcdProcesses::save(int index) const {
+    const std::string folder = folder_.file(("m" + std::to_string(index)).c_str());
+    std::filesystem::copy(folder, folder + ".saved", std::filesystem::copy_options::recursive);
+}
+
+void EtcdProcesses::restore(int index) const {
+    const std::string folder = folder_.file(("m" + std::to_string(index)).c_str());
+    std::filesystem::remove_all(folder);
+    std::filesystem::rename(folder + ".saved", folder);
+}
+
 void EtcdProcesses::await(int index) const {
     const Member& member = members_[static_cast<std::size_t>(index)];
     const auto end = std::chrono::steady_clock::now() + kStartWithin;

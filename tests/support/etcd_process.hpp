@@ -44,6 +44,9 @@ class EtcdProcesses {
     void signal(int member, int number) const;
     /// Starts it again; `wiped`: without its data.
     void start(int member, bool wiped = false);
+    /// Of one that was killed: a copy of its data, and these data again.
+    void save(int member) const;
+    void restore(int member) const;
     /// Waits until it answers.
     void await(int member) const;
 

@@ -38,8 +38,11 @@ class Report:
     is_up: bool = False
     end: tuple | None = None  # cases and failures as the guest counted them
     at: str = ""  # where it waits for the other machines
+    killed_at: str = ""  # where its power was cut, if the scenario says so
 
     def is_good(self) -> bool:
+        if self.killed_at:
+            return bool(self.passed) and not self.failed and self.end is None
         return self.end == (len(self.passed), 0) and self.end[0] > 0 and not self.failed
 
     def read(self, line: str) -> None:
@@ -127,11 +130,17 @@ class Machine:
         print(self.console.read_text(errors="replace"), flush=True)
 
 
-def introduce(machines: list) -> None:
-    """Lets machines go on when all of them wait at the same place; returns when one has ended."""
+def introduce(machines: list, ends: dict) -> None:
+    """Lets machines go on when all of them wait at the same place; returns when one has ended by itself. `ends`
+    says, by the names of machines, at which place one loses its power: it is gone before the others go on."""
     while all(machine.process.poll() is None for machine in machines):
         places = {machine.report.at for machine in machines}
         if len(places) == 1 and "" not in places:
+            place = places.pop()
+            for machine in [machine for machine in machines if ends.get(machine.name) == place]:
+                machine.stop()
+                machine.report.killed_at = place
+                machines = [other for other in machines if other is not machine]
             for machine in machines:
                 machine.go()
         if time.monotonic() - machines[0].start > TIMEOUT_S:

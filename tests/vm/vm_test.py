@@ -3,6 +3,8 @@
 import argparse
 import os
 import platform
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -49,6 +51,7 @@ class Guest:
     arguments: list
     words: dict = field(default_factory=dict)
     host: str = HOST_A
+    ends_at: str = ""  # the place at which its power is cut; "": it ends by itself
 
 
 @dataclass
@@ -111,6 +114,45 @@ def two_hosts(work: Path) -> Scenario:
                     FABRICD + ["tests/vm/test_vm_two_hosts"], ["device_dax", "dax_hmem"])
 
 
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def certificates(folder: Path, addresses: dict) -> list:
+    """An authority, and for each name a certificate with its address. The files, for the image."""
+    if shutil.which("openssl") is None:
+        raise Unavailable("openssl is not installed")
+    folder.mkdir(exist_ok=True)
+    key = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    openssl(folder, *key, "-x509", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
+    for name, address in addresses.items():
+        (folder / f"{name}.names").write_text(f"subjectAltName=DNS:{name},IP:{address}\n"
+                                              "extendedKeyUsage=serverAuth,clientAuth\n")
+        openssl(folder, *key, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl(folder, "x509", "-req", "-days", "2", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
+                "-CAcreateserial", "-extfile", f"{name}.names", "-out", f"{name}.pem")
+    return [str(folder / "ca.pem"), *(str(folder / f"{name}.{kind}") for name in addresses for kind in ("pem", "key"))]
+
+
+def shared_pool(work: Path) -> Scenario:
+    """A pool's owner and its guest, each with a kernel and a fabricd of its own, and a network between them."""
+    (work / "pool").unlink(missing_ok=True)
+    arguments, words = soft_reserved(work / "pool", 256)
+    files = certificates(work / "tls", {"owner": "10.0.0.1", "guest": "10.0.0.2"})
+    words = {**words, "tls": work / "tls"}
+
+    def host(script: str, own: int, other: int, machine: str, ends_at: str) -> Guest:
+        # Datagrams: neither machine has to be there first.
+        wire = (f"dgram,id=wire,local.type=unix,local.path={work}/wire{own},"
+                f"remote.type=unix,remote.path={work}/wire{other}")
+        card = f"virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:00:0{own}"
+        return Guest(script, [*arguments, "-netdev", wire, "-device", card], words, machine, ends_at)
+
+    return Scenario([host("pool_owner", 1, 2, HOST_A, ""), host("pool_guest", 2, 1, HOST_B, "alone")],
+                    FABRICD + ["tests/vm/test_vm_shared_pool", "emu/litmus/fabric-litmus", *files],
+                    ["device_dax", "dax_hmem", "virtio_pci", "virtio_net"])
+
+
 SYSTEMD = Path("/usr/lib/systemd")
 # Not the whole folder: what else a system starts would take longer than the cases.
 UNITS = ["basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target",
@@ -131,7 +173,7 @@ def service(_work: Path) -> Scenario:
 
 
 SCENARIOS = {scenario.__name__: scenario
-             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, service)}
+             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, shared_pool, service)}
 
 
 def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:
@@ -144,7 +186,7 @@ def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:
             machines.append(booted(lambda g=guest, w=words: Machine(
                 g.script, g.arguments, image, kernels, scenario.flavour, w, work)))
         if len(machines) > 1:
-            introduce(machines)
+            introduce(machines, {guest.script: guest.ends_at for guest in scenario.guests if guest.ends_at})
         reports = [machine.wait() for machine in machines]
     finally:
         for machine in machines:

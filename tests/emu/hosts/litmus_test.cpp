@@ -4,6 +4,8 @@
 
 #include <fstream>
 #include <sstream>
+#include <string>
+#include <thread>
 
 #include "libfabricshm/machine/visibility_proof.hpp"
 #include "tests/support/program.hpp"
@@ -34,6 +36,26 @@ TEST_SUITE("emu.hosts.litmus") {
         CHECK(proof->profile == "clflush");
         CHECK(proof->hosts == 1);
         CHECK(proof->machine == fabricshm::machine_fingerprint());
+    }
+
+    TEST_CASE("two roles over one file find each other, whichever is started first") {
+        TemporaryDirectory folder;
+        const std::string memory = folder.path() + "/memory";
+        std::ofstream(memory) << std::string(2 * 4096, '\0');
+        const auto role = [&](const char* name) {
+            return litmus(
+                {"--profile", "clflush", "--timeout", "60", "--memory", memory, "--role", name});
+        };
+        Output second;
+        std::thread later([&] { second = role("b"); });
+        // What role a clears: role b has spoken already.
+        for (std::string bytes(2 * 4096, '\0'); bytes.find_first_not_of('\0') == bytes.npos;) {
+            std::ifstream(memory).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+            std::this_thread::yield();
+        }
+        CHECK(role("a").code == 0);
+        later.join();
+        CHECK(second.code == 0);
     }
 
     TEST_CASE("on emulated hosts the right seam passes, a flush and a forgotten publish do not") {

@@ -294,8 +294,9 @@ TEST_SUITE("net.cluster.daemons") {
 
     TEST_CASE("a static list is shown as such, and no host of it is fenced") {
         const Daemon one({"--cluster-hosts=a,b", "--cluster-host-name=a"});
-        const Json view = hosts_of(one);
-        CHECK(view["store"] == "static");
+        const Json view =
+            eventually(one, [](const Json& shown) { return shown.value("store", "") == "static"; });
+        REQUIRE(view.is_object());
         CHECK(host_in(view, "a")["state"] == "listed");
         CHECK(host_in(view, "b")["state"] == "listed");
         CHECK(view["admits"] == true);

@@ -72,6 +72,25 @@ bool keeps_again(ClusterStore& store) {
     return false;
 }
 
+void check_settling(EtcdStore& one, EtcdStore& two) {
+    // Of a group that is cut in two one side goes on; later ones are parts of it.
+    const auto of = [](std::uint8_t group, std::uint64_t ranks) {
+        Survivors survivors;
+        survivors.group[0] = group;
+        survivors.ranks[3] = ranks;
+        return survivors;
+    };
+    CHECK(one.settle(of(1, 0b1011)).value());
+    CHECK(two.settle(of(1, 0b1011)).value());
+    CHECK_FALSE(two.settle(of(1, 0b0100)).value());
+    CHECK_FALSE(two.settle(of(1, 0b1111)).value());
+    CHECK(two.settle(of(1, 0b1001)).value());
+    CHECK_FALSE(one.settle(of(1, 0b1011)).value());
+    CHECK_FALSE(one.settle(of(1, 0b0010)).value());
+    CHECK(one.settle(of(2, 0b0100)).value());
+    CHECK_FALSE(one.read_all()->data_lost);
+}
+
 }  // namespace
 
 TEST_SUITE("net.cluster.etcd_store") {
@@ -123,6 +142,7 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK(successor->resume("b", again, first->lease).error().code == Errc::kNotFound);
         CHECK(successor->resume("b", again, 4711).error().code == Errc::kNotFound);
 
+        check_settling(*one, *two);
         // Fenced stays fenced, whatever is written later; claims are one daemon's.
         const FenceKey key{"c", 5};
         REQUIRE(one->write_fence(key, {false, "a", "lease", 1, 2}).ok());
@@ -173,6 +193,79 @@ TEST_SUITE("net.cluster.etcd_store") {
         CHECK_FALSE(heard->data_lost);
         REQUIRE(heard->hosts.size() == 2);
         CHECK(heard->hosts[0].second.incarnation == first->incarnation);
+    }
+
+    TEST_CASE("restored from an older snapshot it gives out no number that a daemon has known") {
+        if (!test_support::has_etcd()) return;
+        EtcdProcesses etcd;
+        const auto one = store_of(etcd);
+        const auto place = one->join("a", kRecord, 60s);
+        REQUIRE(place.ok());
+        REQUIRE(one->read_all().ok());
+        etcd.kill(0);
+        etcd.save(0);
+        etcd.start(0);
+        etcd.await(0);
+        // What happens after the snapshot: lives of b, and the end of one of them.
+        Incarnation newest = 0;
+        const auto two = store_of(etcd);
+        for (int life = 0; life < 20; ++life) {
+            const auto joined = two->join("b", kRecord, 60s);
+            REQUIRE(joined.ok());
+            CHECK(joined->incarnation > newest);
+            newest = joined->incarnation;
+            REQUIRE(two->leave().ok());
+        }
+        // Of one whose clock is ahead, far above the time of day.
+        newest += Incarnation{1} << 40;
+        REQUIRE(one->write_fence({"b", newest}, {true, "a", "operator", 1, 2}).ok());
+        REQUIRE(one->read_all().ok());
+        etcd.kill(0);
+        etcd.restore(0);
+        etcd.start(0);
+        etcd.await(0);
+
+        // One that knows finds it out; its own record and lease were in the snapshot.
+        const auto news = one->read_all();
+        REQUIRE(news.ok());
+        CHECK(news->data_lost);
+        HostRecord same = kRecord;
+        same.incarnation = place->incarnation;
+        const auto again = one->join("a", same, 60s);
+        REQUIRE(again.ok());
+        CHECK(again->incarnation == place->incarnation);
+        CHECK(again->lease == place->lease);
+        CHECK_FALSE(one->read_all()->data_lost);
+        // One that knows nothing is above all of it.
+        const auto stranger = store_of(etcd);
+        const auto later = stranger->join("b", kRecord, 60s);
+        REQUIRE(later.ok());
+        CHECK(later->incarnation > newest);
+        CHECK(await_news(*one, [&](const StoreNews& heard) {
+            return !heard.hosts.empty() && heard.hosts[0].first == "b" &&
+                   heard.hosts[0].second.incarnation == later->incarnation;
+        }));
+        CHECK_FALSE(one->read_all()->data_lost);
+    }
+
+    TEST_CASE(
+        "a record without a lease, which no daemon wrote, is named to the host that it keeps out") {
+        if (!test_support::has_etcd()) return;
+        const EtcdProcesses etcd;
+        EtcdOptions options;
+        options.endpoints = etcd.endpoints();
+        options.total = 5s;
+        const auto client = EtcdClient::make(options).value();
+        etcdserverpb::TxnRequest request;
+        auto& put = *request.add_success()->mutable_request_put();
+        put.set_key("/fabricd/test/v1/hosts/a");
+        put.set_value("by hand");
+        REQUIRE(client->transact(request).ok());
+        const auto place = store_of(etcd)->join("a", kRecord, 5s);
+        REQUIRE(place.error().code == Errc::kBusy);
+        const std::string why = fabricshm::explanation_of(place.error());
+        CAPTURE(why);
+        CHECK(why.find("etcdctl del /fabricd/test/v1/hosts/a") != std::string::npos);
     }
 
     TEST_CASE(

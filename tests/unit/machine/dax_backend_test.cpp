@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 #include "libfabricshm/os/mapping.hpp"
@@ -88,6 +89,25 @@ Mapping view(const PoolPiece& piece) {
 }  // namespace
 
 TEST_SUITE("machine.dax_backend") {
+    TEST_CASE("a mark is read on the same memory alone, and is no part of the catalogue") {
+        StandIn host;
+        (void)host.pool();
+        const auto own =
+            DaxDevice::open_as_guest(host.options().devices[0], host.tree.files()).value();
+        const std::string copied = host.tree.path("copied");
+        std::filesystem::copy_file(host.options().devices[0], copied);
+        const auto copy = DaxDevice::open_as_guest(copied, host.tree.files()).value();
+        for (const std::uint32_t mark : {0U, DaxDevice::kMarks - 1}) {
+            REQUIRE(own.write_mark(mark, 77 + mark).ok());
+        }
+        for (const std::uint32_t mark : {0U, DaxDevice::kMarks - 1}) {
+            CHECK(own.read_mark(mark).value() == 77 + mark);
+            CHECK(copy.read_mark(mark).value() == 0);
+        }
+        CHECK(own.load().value().uuid == copy.load().value().uuid);
+        CHECK(own.load().value().sequence == copy.load().value().sequence);
+    }
+
     TEST_CASE("arenas are separate, zero, whole blocks behind the catalogue") {
         const StandIn device;
         auto pool = device.pool();

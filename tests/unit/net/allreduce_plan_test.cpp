@@ -52,6 +52,18 @@ TEST_SUITE("net.allreduce_plan") {
         CHECK(plan_allreduce(three, 128 * kKiB + 4, 256 * kKiB).has_two_steps);
     }
 
+    TEST_CASE("parts are small enough for a cache, and the shares of many hosts not too small") {
+        const HostsPlan two = plan_of({2, 2});
+        CHECK(plan_allreduce(two, 64 * kKiB, 256 * kKiB).blocks == 1);
+        for (const Bytes bytes : {1 * kMiB, 32 * kMiB, 1 * kGiB}) {
+            CHECK(plan_allreduce(two, bytes, 256 * kKiB).each == 128 * kKiB);
+        }
+        const HostsPlan sixteen = plan_of(std::vector<int>(16, 1));
+        const AllreducePlan made = plan_allreduce(sixteen, 1 * kGiB, 256 * kKiB);
+        CHECK(sixteen.part_bytes(0, made.each) / 16 >= 16 * kKiB);
+        CHECK(plan_allreduce(sixteen, 1 * kGiB, 32 * kKiB).each == 32 * kKiB);
+    }
+
     TEST_CASE("every byte is added up once on each host, or on one of all hosts in two steps") {
         constexpr Bytes kBlock = 100 * kKiB + 60;
         for (const auto& ranks :

@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,9 +37,10 @@ class FakeStore final : public ClusterStore {
         return HostPlace{record.incarnation, lease, {5s, BootClock::now()}};
     }
     Result<StoreLease> keep() override {
+        ++renewals;
         if (!answers) return Error{Errc::kTimeout, 0, "keep"};
         if (lease_gone) return Error{Errc::kNotFound, 0, "keep"};
-        return StoreLease{5s, BootClock::now()};
+        return StoreLease{5s, clock ? clock() : BootClock::now()};
     }
     Result<StoreNews> news(Duration) override {
         if (!answers) return Error{Errc::kTimeout, 0, "news"};
@@ -48,6 +50,7 @@ class FakeStore final : public ClusterStore {
     Result<bool> claim(const FenceKey&) override { return grants_claim; }
     Result<void> write_fence(const FenceKey& key, const FenceRecord& record) override {
         if (!answers) return Error{Errc::kTimeout, 0, "write"};
+        if (on_write) on_write();
         fences[key] = record;
         return {};
     }
@@ -65,6 +68,9 @@ class FakeStore final : public ClusterStore {
     StoreNews next;
     std::vector<HostRecord> joined;
     std::map<FenceKey, FenceRecord> fences;
+    int renewals = 0;
+    std::function<void()> on_write;
+    std::function<BootTime()> clock;
 };
 
 class FakeRunner final : public FenceRunner {
@@ -75,8 +81,14 @@ class FakeRunner final : public FenceRunner {
     }
     std::optional<int> poll(BootTime) override { return std::exchange(status, std::nullopt); }
 
+    void end(BootTime) override {
+        ++ended;
+        status = 143;
+    }
+
     std::vector<FenceKey> started;
     std::optional<int> status;
+    int ended = 0;
 };
 
 struct Rig {
@@ -296,6 +308,37 @@ TEST_SUITE("net.cluster_member") {
         CHECK_FALSE(rig.store.fences[{"other", 50}].is_fenced);
     }
 
+    TEST_CASE("a command is ended once its host is back, or fenced by other means") {
+        const auto back = [](Rig& rig) {
+            rig.store.next.hosts.push_back({"other", {60, 8, 10, 0, "", ""}});
+        };
+        const auto back_with_the_same_boot = [](Rig& rig) {
+            rig.store.next.hosts.push_back({"other", {60, 8, 9, 0, "", ""}});
+        };
+        const auto fenced_by_a_person = [](Rig& rig) {
+            rig.store.next.fences.push_back({{"other", 50}, {true, "third", "operator", 8, 9}});
+        };
+        const std::function<void(Rig&)> ways[] = {back, back_with_the_same_boot,
+                                                  fenced_by_a_person};
+        for (const auto& way : ways) {
+            FakeRunner runner;
+            Rig rig({}, &runner);
+            rig.member->step(0s);
+            rig.lose_other();
+            REQUIRE(runner.started.size() == 1);
+            rig.member->step(0s);
+            CHECK(runner.ended == 0);
+            way(rig);
+            rig.member->step(0s);
+            CHECK(runner.ended == 1);
+            rig.later = 1min;
+            rig.member->step(0s);
+            CHECK(runner.ended == 1);
+            CHECK(runner.started.size() == 1);
+            CHECK(rig.member->counts().commands_done == 0);
+        }
+    }
+
     TEST_CASE("a command that another daemon has claimed is not run here") {
         FakeRunner runner;
         Rig rig({}, &runner);
@@ -416,6 +459,94 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
         hear(2);
         CHECK(rig.state_of_life("other", 50) == HostState::kLost);
+    }
+
+    TEST_CASE("a number that others know from before an older snapshot is not gone on with") {
+        Rig rig;
+        rig.member->step(0s);
+        REQUIRE(rig.member->incarnation() == 101);
+        // They write what they know as soon as they see this one.
+        rig.store.next.fences.push_back({{"me", 500}, {false, "third", "lease", 1, 9}});
+        rig.member->step(0s);
+        CHECK(rig.ended == 1);
+        CHECK(rig.member->incarnation() == 0);
+        // And until the store gives out larger ones none is taken.
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 0);
+        rig.store.revision = 500;
+        rig.later = 1s;
+        rig.member->step(0s);
+        CHECK(rig.member->incarnation() == 501);
+        CHECK(rig.place.incarnation == 501);
+    }
+
+    TEST_CASE(
+        "a host that lives under a number of before hears of it, and is not taken for its past") {
+        const HostRecord old_life{50, 8, 9, 0, "", ""};
+        for (const Incarnation number : {Incarnation{40}, Incarnation{50}}) {
+            CAPTURE(number);
+            Rig rig;
+            rig.store.next.hosts.push_back({"other", old_life});
+            rig.store.next.fences.push_back({{"other", 50}, {true, "third", "command", 8, 9}});
+            rig.member->step(0s);
+            rig.store.fences.clear();
+            rig.store.next.is_whole = true;  // without the fence
+            HostRecord again = old_life;
+            again.incarnation = number;
+            again.boot = 10;
+            rig.store.next.hosts.push_back({"other", again});
+            rig.member->step(0s);
+            REQUIRE(rig.store.fences.count({"other", 50}) == 1);
+            CHECK(rig.store.fences.at({"other", 50}).is_fenced);
+            again.incarnation = 60;
+            rig.store.next.hosts.push_back({"other", again});
+            rig.member->step(0s);
+            CHECK(rig.state_of_life("other", 60) == HostState::kUp);
+        }
+    }
+
+    TEST_CASE("one that is up here under a number that another boot has now is over first") {
+        Rig rig;
+        rig.store.next.hosts.push_back({"other", {50, 8, 9, 0, "", ""}});
+        rig.member->step(0s);
+        rig.store.next.hosts.push_back({"other", {50, 8, 10, 0, "", ""}});
+        rig.member->step(0s);
+        CHECK(rig.state_of_life("other", 50) == HostState::kSuspect);
+        for (int i = 0; i < 8; ++i) {
+            rig.later += 1s;
+            rig.member->step(0s);
+        }
+        CHECK(rig.store.fences.count({"other", 50}) == 1);
+    }
+
+    TEST_CASE("thousands of losses at once don't keep the lease from being renewed") {
+        constexpr int kLost = 2000;
+        Rig rig;
+        rig.store.clock = [&rig] { return BootClock::now() + rig.later; };
+        for (int i = 0; i < kLost; ++i) {
+            rig.store.next.hosts.push_back({"h" + std::to_string(i), {50, 8, 9, 0, "", ""}});
+        }
+        rig.member->step(0s);
+        for (int i = 0; i < kLost; ++i) {
+            rig.store.next.deleted.emplace_back("h" + std::to_string(i), 50);
+        }
+        // All of them become lost in one turn; a write takes 10 ms, together four leases.
+        Duration longest{}, turn_began = rig.later;
+        rig.store.on_write = [&] {
+            rig.later += 10ms;
+            longest = std::max(longest, rig.later - turn_began);
+        };
+        int turns = 0;
+        while (static_cast<int>(rig.store.fences.size()) < kLost && ++turns < 1000) {
+            turn_began = rig.later;
+            rig.member->step(0s);
+            if (rig.store.fences.empty()) rig.later += 500ms;
+        }
+        CHECK(rig.store.fences.size() == kLost);
+        CHECK(longest <= 1s);
+        CHECK(rig.ended == 0);
+        CHECK(rig.member->incarnation() == 101);
+        CHECK(rig.store.renewals >= 12);  // three of a lease
     }
 
     TEST_CASE("an incarnation that others fenced ends here, too") {

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -60,6 +64,66 @@ TEST_SUITE("net.fence_command") {
         CHECK(command.start(kKey).error().code == fabricshm::Errc::kBusy);
         while (!command.poll(BootClock::now())) std::this_thread::yield();
         CHECK(run(command) == 42);
+    }
+
+    TEST_CASE("one that has become needless gets SIGTERM, then SIGKILL, and never counts as done") {
+        const test_support::TemporaryDirectory folder;
+        const std::string path = folder.file("ready");
+        for (const char* text : {"trap 'exit 0' TERM; ", "trap '' TERM; "}) {
+            FenceCommand command(text + ("touch " + path) + "; while :; do sleep 0.01; done", 1min);
+            REQUIRE(command.start(kKey).ok());
+            while (::access(path.c_str(), F_OK) != 0) std::this_thread::yield();
+            ::unlink(path.c_str());
+            const BootTime now = BootClock::now();
+            command.end(now);
+            std::optional<int> status;
+            while (!status) status = command.poll(BootClock::now());
+            CHECK(status == 143);
+            const bool waited = BootClock::now() >= now + FenceCommand::kEndGrace;
+            CHECK(waited == (text[6] == '\''));
+        }
+    }
+
+    TEST_CASE("its whole group ends when the daemon is killed") {
+        const test_support::TemporaryDirectory folder;
+        const std::string path = folder.file("child");
+        const pid_t daemon = ::fork();
+        if (daemon == 0) {
+            FenceCommand command(
+                "sleep 1000 & echo $! > " + path + ".new; mv " + path + ".new " + path + "; wait",
+                1min);
+            if (!command.start(kKey).ok()) ::_exit(1);
+            while (::access(path.c_str(), F_OK) != 0) std::this_thread::yield();
+            ::kill(::getpid(), SIGKILL);
+        }
+        int status = 0;
+        REQUIRE(::waitpid(daemon, &status, 0) == daemon);
+        REQUIRE(WIFSIGNALED(status));
+        pid_t child = 0;
+        std::ifstream(path) >> child;
+        REQUIRE(child > 1);
+        const auto is_there = [child] {
+            std::string text, state;
+            std::ifstream file("/proc/" + std::to_string(child) + "/stat");
+            return static_cast<bool>(file >> text >> text >> state) && state != "Z";
+        };
+        const auto end = BootClock::now() + 30s;
+        while (is_there() && BootClock::now() < end) std::this_thread::yield();
+        CHECK_FALSE(is_there());
+    }
+
+    TEST_CASE("what it writes never stops it, and is short and printable in the log") {
+        CHECK(status_of("head -c 3000000 /dev/zero; printf 'a\\033[2Jb\\n' >&2") == 0);
+        CHECK(log_lines("").empty());
+        CHECK(log_lines("one\ntwo") == std::vector<std::string>{"one", "two"});
+        CHECK(log_lines("a\x1b[2Jb\r\n\n\xc3\xa4") == std::vector<std::string>{"a?[2Jb?", "??"});
+        const auto lines = log_lines(std::string(100, '\n') + std::string(100000, 'x'));
+        REQUIRE(lines.size() == 2);
+        CHECK(lines[0].size() == 200);
+        std::string many;
+        for (int i = 0; i < 1000; ++i) many += std::to_string(i) + "\n";
+        CHECK(log_lines(many).size() == 16);
+        CHECK(log_lines(many).back() == "(it wrote more)");
     }
 
     TEST_CASE("a command that runs is ended with its object") {

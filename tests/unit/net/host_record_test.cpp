@@ -46,6 +46,23 @@ TEST_SUITE("net.host_record") {
         CHECK_FALSE(decode_host(text + std::string(5000, 'x') + "=\n"));
     }
 
+    TEST_CASE("an incarnation that leaves no room above it is none") {
+        HostRecord host = kHost;
+        host.incarnation = kMaxIncarnation;
+        CHECK(decode_host(encode(host)) == host);
+        host.incarnation = kMaxIncarnation + 1;
+        CHECK_FALSE(decode_host(encode(host)));
+        Incarnation number = 5;
+        CHECK(read_incarnation("4611686018427387904", number));
+        CHECK(number == kMaxIncarnation);
+        for (const char* bad : {"", "0", "-1", "+1", " 1", "1 ", "4611686018427387905", "1e3",
+                                "18446744073709551615", "18446744073709551616"}) {
+            CAPTURE(bad);
+            CHECK_FALSE(read_incarnation(bad, number));
+        }
+        CHECK(number == kMaxIncarnation);
+    }
+
     TEST_CASE("any bytes are safe to read, and what is read is written again the same") {
         std::mt19937 random(1);
         for (int round = 0; round < 20000; ++round) {

@@ -44,6 +44,33 @@ GroupRecord group_of(std::uint64_t id, std::uint32_t world) {
 }  // namespace
 
 TEST_SUITE("pool.image") {
+    TEST_CASE("a guest that has taken the pool over finds its own sessions, and no others") {
+        RegistryHost host;
+        const SessionId far = host.session(kFarBob);
+        const SessionId silent = host.session(kFarBob);
+        const SessionId near = host.session(kAlice);
+        REQUIRE(host.arena(silent) != ArenaId::kNone);
+        host.registry->end_session(silent, "test", SessionEnd::kGivenUp);
+        const auto sessions_of = [&](const Peer& own) {
+            PoolImage image = replay(host.journal.contents).value();
+            const int ours = come_home(image, own);
+            CHECK(image.sessions.size() == 3);
+            CHECK(image.hosts.count(far) == (ours == 1 ? 0 : 1));
+            CHECK(image.hosts.count(silent) == 1);  // the others have gone on without it
+            CHECK(image.hosts.count(near) == 0);
+            return ours;
+        };
+        CHECK(sessions_of(kFarBob) == 1);
+        for (const auto change : {0, 1, 2, 3}) {
+            Peer other = kFarBob;
+            if (change == 0) other.host = "another";
+            other.boot += change == 1;
+            other.machine += change == 2;
+            other.pid_namespace += change == 3;
+            CHECK(sessions_of(other) == 0);
+        }
+    }
+
     TEST_CASE("an empty journal is an empty pool") {
         const auto image = replay(JournalContents{});
         REQUIRE(image.ok());

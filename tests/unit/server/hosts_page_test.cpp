@@ -41,10 +41,11 @@ struct Rig {
         daemon = fabricd::Daemon::start(test_support::options_in(directory),
                                         std::move(test_support::small_pool()).value())
                      .value();
-        daemon->share_hosts([this] {
-            const std::lock_guard lock(mutex);
-            return current;
-        });
+        daemon->share_hosts({[this] {
+                                 const std::lock_guard lock(mutex);
+                                 return current;
+                             },
+                             {}});
         thread = std::thread([this] { (void)daemon->run(); });
         SessionOptions options;
         options.sockets = {directory.file("run/attach.sock")};

@@ -68,6 +68,26 @@ TEST_SUITE("server.remote_hosts") {
         CHECK(rig.state_of(rig.now) == "ended");
     }
 
+    TEST_CASE("a process that died is given up until its host has written out what it wrote") {
+        Rig rig;
+        Peer near = kFarBob;
+        near.host = "near";
+        rig.hosts.died(near, rig.now);
+        rig.hosts.died(kFarBob, rig.own);
+        CHECK(rig.state_of(rig.now) == "up");
+        rig.hosts.died(kFarBob, rig.now);
+        CHECK(rig.state_of(rig.now) == "given up");
+        // A daemon that is started again meanwhile hears what it has to write out.
+        const auto known = rig.hosts.greet(kFarBob).value();
+        REQUIRE(known.size() == 2);
+        for (const RemoteSession& one : known) {
+            REQUIRE(one.ranges.size() == 1);
+            CHECK(one.ranges[0].bytes > 0);
+        }
+        rig.hosts.ended(kFarBob, rig.now);
+        CHECK(rig.state_of(rig.now) == "ended");
+    }
+
     TEST_CASE("of a machine that was started again the sessions of before are over") {
         Rig rig;
         CHECK(rig.hosts.greet(kFarBob).value().size() == 2);
@@ -127,7 +147,10 @@ TEST_SUITE("server.remote_hosts") {
         RemoteHosts hosts(*host.registry, [](SessionId, const char*, SessionEnd) {});
         hosts.judge(nullptr, kNow);
         CHECK(hosts.next_deadline() == TimePoint::max());
-        hosts.wake();
-        CHECK(hosts.next_deadline() <= kNow);
+        // One that begins is, though its connection was there when nothing was.
+        const SessionId begun = host.session(kFarBob);
+        CHECK(hosts.next_deadline() <= kNow + 100ms);
+        host.registry->end_session(begun, "test");
+        CHECK(hosts.next_deadline() == TimePoint::max());
     }
 }

@@ -61,6 +61,18 @@ TEST_SUITE("sim.cluster_run") {
         }
     }
 
+    TEST_CASE("hosts that are started after etcd was restored from a snapshot are known to live") {
+        for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+            // So that hosts begin between a snapshot and its return, and again after it.
+            ClusterScenario scenario = scenario_of(8, 16, seed);
+            scenario.kinds = {FailureKind::kDeath, FailureKind::kDeath, FailureKind::kDeath,
+                              FailureKind::kRestore};
+            scenario.ttl = 2;
+            scenario.reboot = 0.5 + static_cast<double>(seed % 4);
+            expect_no_fault(scenario);
+        }
+    }
+
     TEST_CASE("memory that is granted when its host is lost, and not fenced, is found") {
         int found = 0;
         for (std::uint64_t seed = 1; seed <= 5; ++seed) {

@@ -1,0 +1,46 @@
+#include "fabricd/peer/guest_process.hpp"
+
+#include <utility>
+
+#include "libfabricshm/proto/codec.hpp"
+
+namespace fabricd {
+
+namespace proto = fabricshm::proto;
+
+std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t session,
+                                  const proto::Message& request) {
+    const auto found = processes.find(session);
+    if (found == processes.end()) return {};
+    std::set<OpenRange>& all = found->second.ranges;
+    const proto::Type type = proto::type_of(request.header);
+    if (type == proto::Type::kBye) return std::exchange(all, {});
+    std::set<OpenRange> ranges;
+    if (type != proto::Type::kArenaClose) return ranges;
+    for (const OpenRange& range : all) {
+        if (range.arena == ArenaId{request.arena.arena_id}) ranges.insert(range);
+    }
+    return ranges;
+}
+
+void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena) {
+    const auto found = processes.find(session);
+    if (found == processes.end()) return;
+    std::erase_if(found->second.ranges,
+                  [=](const OpenRange& range) { return range.arena == arena; });
+}
+
+void add_to(Snapshot& all, const GuestProcesses& processes) {
+    for (const auto& [session, process] : processes) {
+        SessionView view;
+        view.id = session;
+        view.pid = process.pid;
+        view.uid = process.uid;
+        view.connected = process.connection != 0;
+        all.totals.sessions_connected += view.connected ? 1 : 0;
+        all.sessions.push_back(std::move(view));
+    }
+    all.totals.sessions = all.sessions.size();
+}
+
+}  // namespace fabricd

@@ -1,0 +1,44 @@
+// Of a guest's daemon: the processes of this host that have sessions, with what of the pool's
+// device each of them may have written. Plain data; GuestDaemon says which thread uses it.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "fabricd/pool/books.hpp"
+#include "fabricd/pool/snapshot.hpp"
+#include "fabricd/server/event_loop.hpp"
+#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricd {
+
+/// Of a session; outlives its connections, as at any daemon.
+struct GuestProcess {
+    fabricshm::Fd pidfd;
+    EventLoop::WatchId watch = 0;
+    std::int32_t pid = 0;
+    std::uint32_t uid = 0;
+    std::uint64_t connection = 0;
+    std::set<OpenRange> ranges;  // that it may have written; where this host flushes
+    bool has_ended = false;      // and what it wrote is on its way out of the caches
+};
+
+/// By session.
+using GuestProcesses = std::map<std::uint64_t, GuestProcess>;
+
+/// What has to be out of this host's caches before the owner gets a session's request: after a
+/// goodbye, or when an arena is closed, its memory is another's at once. Those of a goodbye are
+/// taken away.
+std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t session,
+                                  const fabricshm::proto::Message& request);
+
+/// The session has closed the arena.
+void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena);
+
+/// For people.
+void add_to(Snapshot& all, const GuestProcesses& processes);
+
+}  // namespace fabricd

@@ -1,0 +1,57 @@
+#include "fabricd/peer/guest_process.hpp"
+
+#include <doctest/doctest.h>
+
+#include "libfabricshm/proto/codec.hpp"
+
+using namespace fabricd;
+namespace proto = fabricshm::proto;
+
+namespace {
+
+constexpr std::uint64_t kSession = 7;
+constexpr OpenRange kFirst{ArenaId{1}, 0, 100};
+constexpr OpenRange kSecond{ArenaId{2}, 100, 50};
+using Ranges = std::set<OpenRange>;
+
+GuestProcesses with_two_arenas() {
+    GuestProcesses processes;
+    processes[kSession].ranges = {kFirst, kSecond};
+    return processes;
+}
+
+proto::Message request(proto::Type type, ArenaId arena) {
+    proto::Message made = proto::make_request(type, 1);
+    made.arena.arena_id = raw(arena);
+    return made;
+}
+
+}  // namespace
+
+TEST_SUITE("peer.guest_process") {
+    TEST_CASE("before an arena is closed its own range has to be out of the caches") {
+        GuestProcesses processes = with_two_arenas();
+        const auto close = request(proto::Type::kArenaClose, kSecond.arena);
+        CHECK(ranges_before(processes, kSession, close) == Ranges{kSecond});
+        // It may be refused; then it is there still.
+        CHECK(ranges_before(processes, kSession, close) == Ranges{kSecond});
+        forget_arena(processes, kSession, kSecond.arena);
+        CHECK(processes[kSession].ranges == Ranges{kFirst});
+    }
+
+    TEST_CASE("before a goodbye all of them, which are then no longer its own") {
+        GuestProcesses processes = with_two_arenas();
+        const auto bye = request(proto::Type::kBye, ArenaId::kNone);
+        CHECK(ranges_before(processes, kSession, bye) == Ranges{kFirst, kSecond});
+        CHECK(processes[kSession].ranges.empty());
+    }
+
+    TEST_CASE("other requests, and those of other sessions, wait for nothing") {
+        GuestProcesses processes = with_two_arenas();
+        CHECK(ranges_before(processes, kSession, request(proto::Type::kArenaOpen, kFirst.arena))
+                  .empty());
+        CHECK(ranges_before(processes, 8, request(proto::Type::kBye, kFirst.arena)).empty());
+        forget_arena(processes, 8, kFirst.arena);
+        CHECK(processes[kSession].ranges.size() == 2);
+    }
+}
