@@ -163,11 +163,6 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     act([&](Effects& out) { out.left.push_back(id); });
 }
 
-int Registry::descriptor(ArenaId id) const {
-    const Arena* found = books_.find_arena(id);
-    return found == nullptr ? -1 : found->files.fd.get();
-}
-
 std::vector<int> Registry::descriptors(ArenaId id) const {
     const Arena* found = books_.find_arena(id);
     if (found == nullptr || !found->files.fd) return {};

@@ -167,9 +167,8 @@ class Registry {
         carry_out(std::move(out));
     }
 
-    /// The descriptor that a kArenaOpen answer carries; -1 when the arena is not here.
-    int descriptor(ArenaId arena) const;
-    /// The same with those of the pool's other devices; none when the arena is not here.
+    /// The descriptors that a kArenaOpen answer carries: one, or of each of the pool's devices.
+    /// None when the arena is not here.
     std::vector<int> descriptors(ArenaId arena) const;
 
     // ---- Regions and tensors -----------------------------------------------------------------

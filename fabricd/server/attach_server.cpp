@@ -47,7 +47,8 @@ unsigned long long shown(SessionId session) {
 Result<Fd> presented_file(const Registry& registry, const Peer& peer, const proto::Message& request,
                           const std::vector<Fd>& descriptors) {
     if (proto::type_of(request.header) != proto::Type::kArenaAdopt) return Fd();
-    const int own = registry.descriptor(ArenaId{request.arena.arena_id});
+    const auto all = registry.descriptors(ArenaId{request.arena.arena_id});
+    const int own = all.empty() ? -1 : all[0];
     // Of another host: its daemon has compared the device with its own, and a descriptor can't come
     // from there.
     if (peer.is_remote()) return own < 0 ? Fd() : Fd(::fcntl(own, F_DUPFD_CLOEXEC, 0));

@@ -80,7 +80,7 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
     options.files = files_of(config);
     options.pool = pool;
     options.host = host_name_of(config.cluster);
-    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.dax_device, {}));
+    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.devices()[0], {}));
     PeerHooks hooks;
     hooks.write_mark = marks_on(std::move(device));
     hooks.used = [&daemon] { return daemon.used_bytes(); };

@@ -220,7 +220,7 @@ TEST_SUITE("pool.growth") {
         const auto asked = host.ask_region(host.alice, 2 * kArenaStep);
         host.work.finish_growth();
         REQUIRE(host.answer(asked.parked).error.code == Errc::kOk);
-        const int fd = host.registry->descriptor(host.id);
+        const int fd = host.registry->descriptors(host.id).at(0);
         fabricshm::Fd kept(::dup(fd));
         host.restart();
         REQUIRE(host.restored.ok());

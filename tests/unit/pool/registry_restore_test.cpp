@@ -11,7 +11,7 @@ namespace {
 
 /// A duplicate of the descriptor a client would have kept.
 fabricshm::Fd kept(RegistryHost& host, ArenaId arena) {
-    return fabricshm::Fd(::dup(host.registry->descriptor(arena)));
+    return fabricshm::Fd(::dup(host.registry->descriptors(arena).at(0)));
 }
 
 Error adopt(RegistryHost& host, SessionId who, ArenaId arena, const fabricshm::Fd& fd) {

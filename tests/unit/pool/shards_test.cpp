@@ -94,7 +94,7 @@ struct ShardHost : RegistryHost {
     }
     void keep_files(const std::vector<ArenaId>& arenas) {
         for (const ArenaId id : arenas) {
-            files[id] = fabricshm::Fd(::dup(registry->descriptor(id)));
+            files[id] = fabricshm::Fd(::dup(registry->descriptors(id).at(0)));
         }
     }
     std::string problem() const {

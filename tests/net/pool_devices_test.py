@@ -1,0 +1,126 @@
+#!/usr/bin/python3
+"""A pool that is striped over two devices, here files: sums over many stripes, before and after the daemon was killed and
+started again, and a page that is lost at its place in the arena."""
+
+import ctypes
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy
+
+import fabricshm
+
+FABRICD = os.environ["FABRICD"]
+STRIPE = 2 << 20
+WORLD = 2
+LOST = 5 * STRIPE + 4711  # in the arena, and so on the second device
+
+
+def drop_rights():
+    """Where the user is root, a whole stripe of the machine's real memory would be lost until its next boot."""
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    assert ctypes.CDLL(None).capset(header, nothing) == 0
+
+
+def rank_main(socket, rank, pipe, fault):
+    if fault and rank == 0:
+        drop_rights()
+        os.environ["FABRIC_FAULT"] = fault
+    session = fabricshm.Session(socket)
+    arena = session.arena("job", bytes=32 * STRIPE)
+    group = arena.join("group", rank, WORLD)
+    values = arena.zeros(10 * STRIPE // 4, dtype="float32")
+    pattern = numpy.arange(len(values), dtype="float32") % 1021
+    try:
+        while pipe.recv() == "sum":
+            values[:] = pattern * (rank + 1)
+            group.all_reduce(values)
+            pipe.send("right" if bool((values == pattern * 3).all()) else "wrong")
+    except fabricshm.FabricError as error:
+        pipe.send(type(error).__name__)
+        pipe.recv()
+
+
+class Job:
+    def __init__(self, socket, fault=None):
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.children = [], []
+        for rank in range(WORLD):
+            ours, theirs = context.Pipe()
+            child = context.Process(target=rank_main, args=(socket, rank, theirs, fault))
+            child.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.children.append(child)
+
+    def sum(self):
+        for pipe in self.pipes:
+            pipe.send("sum")
+        assert all(pipe.poll(60) for pipe in self.pipes), "a rank does not answer"
+        return [pipe.recv() for pipe in self.pipes]
+
+    def end(self):
+        for pipe in self.pipes:
+            pipe.send("end")
+        for child in self.children:
+            child.join(30)
+            assert child.exitcode == 0
+
+
+def start(folder):
+    log = open(os.path.join(folder, "log"), "ab")
+    daemon = subprocess.Popen(
+        [FABRICD, "--config", "/dev/null", "--server-runtime-dir", folder + "/run", "--pool-backend=dax",
+         f"--pool-dax-devices={folder}/one,{folder}/two"], stdout=log, stderr=log)
+    deadline = time.monotonic() + 30
+    while text(folder).count("pool dax") < start.count + 1:
+        assert daemon.poll() is None and time.monotonic() < deadline, text(folder)
+    start.count += 1
+    return daemon
+
+
+start.count = 0
+
+
+def text(folder):
+    return open(os.path.join(folder, "log")).read()
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="fabric-devices-") as folder:
+        for name in ("one", "two"):
+            with open(os.path.join(folder, name), "wb") as device:
+                device.truncate(40 * STRIPE)
+        daemon = start(folder)
+        socket = folder + "/run/attach.sock"
+        try:
+            job = Job(socket)
+            assert job.sum() == ["right"] * WORLD
+            daemon.kill()
+            daemon.wait()
+            assert job.sum() == ["right"] * WORLD
+            daemon = start(folder)
+            assert job.sum() == ["right"] * WORLD
+            job.end()
+            job = Job(socket, f"operation.begin:poison:1:{LOST}")
+            assert job.sum() == ["PoisonedError"] * WORLD
+            assert f"the hardware lost {STRIPE} bytes at offset {LOST // STRIPE * STRIPE}," in text(folder), text(folder)
+            job.end()
+        except BaseException:
+            print(text(folder), file=sys.stderr)
+            raise
+        finally:
+            daemon.kill()
+            daemon.wait()
+            for child in multiprocessing.active_children():
+                child.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
