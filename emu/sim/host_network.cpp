@@ -71,12 +71,12 @@ BlockCost busiest(const HostsPlan& plan, Bytes bytes, bool has_two_steps) {
     return most;
 }
 
-HostsPlan plan_of(const std::vector<int>& ranks) {
+HostsPlan plan_of(const std::vector<int>& ranks, int ring_from) {
     std::vector<std::uint64_t> pools;
     for (std::size_t host = 0; host < ranks.size(); ++host) {
         pools.insert(pools.end(), static_cast<std::size_t>(ranks[host]), host);
     }
-    return HostsPlan(pools);
+    return HostsPlan(pools, ring_from);
 }
 
 /// A host's processors and its wire, which work at the same time.
@@ -159,16 +159,67 @@ NetworkCost cost_of_large(const HostsPlan& plan, const AllreducePlan& sizes, dou
     return cost;
 }
 
+/// One step along the ring: what a host sends to the next one.
+struct RingStep {
+    double messages = 0;  // of its busiest rank
+    double bytes = 0;
+};
+
+// Stripe for stripe: all hosts send one at the same time, and each waits for that of the one before
+// it. The first host stands for all: stripes differ by a part's unit at most.
+std::vector<RingStep> ring_steps(const HostsPlan& plan, Bytes bytes) {
+    std::vector<RingStep> steps;
+    for (int reducer = 0; reducer < plan.hosts(); ++reducer) {
+        RingStep step;
+        for (const int rank : plan.ranks_of(0)) {
+            const auto sent = plan.crossings(rank, 1, bytes, reducer);
+            step.bytes += bytes_in(sent);
+            step.messages = std::max(step.messages, static_cast<double>(sent.size()));
+        }
+        steps.push_back(step);
+    }
+    return steps;
+}
+
+NetworkCost cost_of_ring(const HostsPlan& plan, const AllreducePlan& sizes, double locals,
+                         const NetworkFigures& figures) {
+    NetworkCost cost;
+    HostTime host(figures);
+    const std::vector<RingStep> each = ring_steps(plan, sizes.each);
+    const std::vector<RingStep> last = ring_steps(plan, sizes.last);
+    // As RingAllreduce::run_block() of the library.
+    for (std::uint64_t block = 0; block < sizes.blocks; ++block) {
+        const auto& steps = block + 1 == sizes.blocks ? last : each;
+        const auto size = static_cast<double>(sizes.bytes_of(block));
+        if (locals > 1) host.move((locals + 1) * size);
+        for (const bool adds : {true, false}) {
+            // Each round passes all stripes but one.
+            for (int step = 0; step + 1 < plan.hosts(); ++step) {
+                const RingStep& sent = steps[static_cast<std::size_t>(step)];
+                host.wait(host.send(sent.messages, sent.bytes));
+                host.move((adds ? 3 : 2) * sent.bytes);
+                cost.messages += sent.messages;
+                cost.wire += sent.bytes;
+            }
+        }
+        if (locals > 1) host.move((locals + 1) * size);
+    }
+    cost.steps = 2.0 * (plan.hosts() - 1);
+    cost.time = host.now();
+    return cost;
+}
+
 }  // namespace
 
-NetworkCost cost_of_plan(const std::vector<int>& ranks, Bytes bytes,
-                         const NetworkFigures& figures) {
+NetworkCost cost_of_plan(const std::vector<int>& ranks, Bytes bytes, const NetworkFigures& figures,
+                         int ring_from) {
     FABRIC_CHECK(ranks.size() > 1 && bytes > 0);
-    const HostsPlan plan = plan_of(ranks);
+    const HostsPlan plan = plan_of(ranks, ring_from);
     const AllreducePlan sizes = plan_allreduce(plan, bytes, largest_message(plan));
     const double locals = *std::ranges::max_element(ranks);
-    return sizes.is_small ? cost_of_small(plan, bytes, locals, figures)
-                          : cost_of_large(plan, sizes, locals, figures);
+    if (sizes.is_small) return cost_of_small(plan, bytes, locals, figures);
+    return sizes.is_ring ? cost_of_ring(plan, sizes, locals, figures)
+                         : cost_of_large(plan, sizes, locals, figures);
 }
 
 NetworkCost cost_of_flat_ring(const std::vector<int>& ranks, Bytes bytes,
@@ -206,7 +257,7 @@ Report answer_network(const NetworkQuery& query) {
         const double world = std::accumulate(ranks.begin(), ranks.end(), 0.0);
         is_on_paper = is_on_paper || world > 256;
         for (const Bytes bytes : query.sizes) {
-            const NetworkCost ours = cost_of_plan(ranks, bytes, query.figures);
+            const NetworkCost ours = cost_of_plan(ranks, bytes, query.figures, query.ring_from);
             const NetworkCost ring = cost_of_flat_ring(ranks, bytes, query.figures);
             report.rows.push_back({1.0 * hosts, world, static_cast<double>(bytes), ours.steps,
                                    ours.messages, ours.wire, ours.time, ring.steps, ring.wire,

@@ -29,9 +29,10 @@ struct NetworkCost {
     Seconds time = 0;
 };
 
-/// `ranks[host]` ranks on each host, numbered host by host. At least two hosts.
+/// `ranks[host]` ranks on each host, numbered host by host. At least two hosts. `ring_from`: of
+/// HostsPlan.
 NetworkCost cost_of_plan(const std::vector<int>& ranks, fabricshm::Bytes bytes,
-                         const NetworkFigures& figures);
+                         const NetworkFigures& figures, int ring_from = fabricshm::net::kNoRing);
 
 /// A ring over all ranks in their order, as if hosts were not known: the ranks of a host are
 /// neighbours, and only its last one sends over the wire.
@@ -44,6 +45,7 @@ struct NetworkQuery {
     std::vector<int> ranks;  // of hosts, in turn
     std::vector<fabricshm::Bytes> sizes;
     NetworkFigures figures;
+    int ring_from = fabricshm::net::kNoRing;
 };
 Report answer_network(const NetworkQuery& query);
 

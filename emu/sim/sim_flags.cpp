@@ -221,7 +221,7 @@ void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
     command.add_option("--seed", scenario.seed, "Of the first run (default 1)")->type_name("N");
 }
 
-void add_network_flags(CLI::App& command, SimOptions&, SimTexts& texts) {
+void add_network_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
     command
         .add_option("--hosts", texts.hosts,
                     "How many hosts, 2 to 1024, in turn (default 2,8,32,128)")
@@ -237,6 +237,12 @@ void add_network_flags(CLI::App& command, SimOptions&, SimTexts& texts) {
         ->type_name("TIME");
     command.add_option("--memory", texts.memory, "Of a host, for all its ranks (default 4GB/s)")
         ->type_name("RATE");
+    command
+        .add_option("--host-ring", options.network.ring_from,
+                    "From so many hosts on large sums go along a ring of the hosts, as with "
+                    "FABRIC_NET_RING (default never)")
+        ->type_name("N")
+        ->check(CLI::Range(3, 1024));
 }
 
 // No topology either: the machine is the one that it runs on.

@@ -30,6 +30,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_NET_TRUSTED", "library", "none",
          "networks between the hosts of a group, as 10.0.0.0/8"},
         {"FABRIC_NET_PROVIDER", "library", "by capability", "provider of libfabric"},
+        {"FABRIC_NET_RING", "library", "never", "hosts from which large sums go along a ring"},
         {"FABRIC_NET_LIBRARY", "library", "next to libfabricshm.so", "libfabricshm_net.so"},
         {"FABRIC_SIGBUS", "library", "on", "off: a lost page ends the process"},
         {"FABRIC_HOST", "library", "0", "emulated host of the process, for tests"},

@@ -12,6 +12,10 @@ constexpr Bytes kSmall = 32 * kKiB;
 // to the others. Larger parts took up to twice as long (docs/perf/2026-11-23-hosts.md); smaller
 // ones begin more local collectives.
 constexpr Bytes kPart = 64 * kKiB;
+// Along a ring parts are so large, or so large that there are so many blocks: a block goes around
+// before the next one begins.
+constexpr Bytes kLeastRingPart = 16 * kKiB;
+constexpr Bytes kRingBlocks = 4;
 // Up to so many bytes each host sends all to all others: one step.
 constexpr Bytes kOneStep = 128 * kKiB;
 
@@ -26,9 +30,13 @@ AllreducePlan plan_allreduce(const HostsPlan& plan, Bytes bytes, Bytes largest_p
     AllreducePlan made;
     made.has_two_steps = plan.hosts() > 2 && bytes > kOneStep;
     const auto least = static_cast<Bytes>(plan.smallest_host());
+    made.is_ring = made.has_two_steps && plan.rings();
     // In two steps each host gets its share of a part.
     const Bytes shares = made.has_two_steps ? static_cast<Bytes>(plan.hosts()) * kMinMessage : 0;
-    made.each = std::min(std::max(kPart, shares), largest_part) * least;
+    const Bytes wanted =
+        made.is_ring ? std::max(round_up(bytes / kRingBlocks / least, kPartUnit), kLeastRingPart)
+                     : std::max(kPart, shares);
+    made.each = std::min(wanted, largest_part) * least;
     made.blocks = (bytes + made.each - 1) / made.each;
     made.last = bytes - (made.blocks - 1) * made.each;
     return made;

@@ -14,6 +14,8 @@ struct AllreducePlan {
     bool is_small = false;
     /// Hosts reduce stripes and send the results back, instead of all bytes to all.
     bool has_two_steps = false;
+    /// Stripes go around along the hosts instead, a block at a time.
+    bool is_ring = false;
     std::uint64_t blocks = 1;
     Bytes each = 0;  // bytes of a block but the last
     Bytes last = 0;

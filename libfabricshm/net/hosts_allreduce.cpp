@@ -252,7 +252,7 @@ Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step
     const Bytes bytes = step.call.count * step.element;
     const AllreducePlan sizes = plan_allreduce(group.plan(), bytes, group.slot_bytes());
     if (sizes.is_small) return allreduce_small(group, step, bytes);
-    if (sizes.has_two_steps && group.plan().rings()) return run_hosts_ring(group, step);
+    if (sizes.is_ring) return run_hosts_ring(group, step, sizes);
     return LargeAllreduce(group, step, sizes).run();
 }
 

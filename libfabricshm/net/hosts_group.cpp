@@ -1,6 +1,7 @@
 #include "libfabricshm/net/hosts_group.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <span>
@@ -23,7 +24,7 @@ namespace fabricshm::net {
 
 namespace {
 
-constexpr std::uint32_t kFormat = 4;
+constexpr std::uint32_t kFormat = 5;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 
 // How much longer ranks wait for each other in a pool than for the network.
@@ -38,7 +39,9 @@ struct Introduction {
     char host[64] = "";
     char place[64] = "";
     std::uint64_t incarnation = 0;
-    GroupId id{};  // random; rank 0's is the group's
+    std::int32_t ring_from = 0;  // rank 0's is the group's, as is the next
+    std::int32_t unused = 0;
+    GroupId id{};  // random
 };
 struct Opening {
     std::uint64_t magic = kMagic;
@@ -66,6 +69,18 @@ std::string text_in(const char (&from)[size]) {
 const char* environment(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
+}
+
+Result<int> ring_from_of(const HostsSpec& spec) {
+    if (spec.ring_from != 0) return spec.ring_from;
+    const std::string text = environment(kRingVariable);
+    if (text.empty()) return kNoRing;
+    int hosts = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hosts);
+    const bool is_number = error == std::errc{} && end == text.data() + text.size();
+    if (is_number && hosts > 2 && hosts <= kWorldMax) return hosts;
+    return explain({Errc::kInvalid, 0, "join"}, "%s is not a number of hosts, 3 to %d",
+                   kRingVariable, kWorldMax);
 }
 
 // What the exchange gave for a rank is no record of one.
@@ -134,6 +149,7 @@ Result<void> HostsGroup::introduce() {
     set_text(own.host, spec_.host);
     set_text(own.place, spec_.place);
     own.incarnation = spec_.incarnation;
+    FABRIC_TRY(own.ring_from, ring_from_of(spec_));
     FABRIC_TRY_VOID(fill_random(std::as_writable_bytes(std::span(own.id))));
     std::vector<Introduction> all(static_cast<std::size_t>(spec_.world));
     if (!spec_.exchange(&own, sizeof own, all.data())) {
@@ -154,9 +170,9 @@ Result<void> HostsGroup::introduce() {
         pools.push_back(one.pool);
         names_.push_back(text_in(one.host));
         places_.push_back({text_in(one.place), one.incarnation});
-        if (rank == 0) id_ = one.id;
     }
-    plan_ = HostsPlan(pools, spec_.ring_from);
+    id_ = all.front().id;
+    plan_ = HostsPlan(pools, all.front().ring_from);
     return {};
 }
 

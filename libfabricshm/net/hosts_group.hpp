@@ -27,6 +27,7 @@ class Worker;
 namespace fabricshm::net {
 
 class HostsMessages;
+struct AllreducePlan;
 
 /// Of one group and epoch, in all of the cluster.
 using GroupId = std::array<std::uint8_t, 16>;
@@ -61,8 +62,8 @@ struct HostsSpec {
     std::function<Result<void>(const GroupId& group, const std::vector<int>& ranks,
                                TimePoint deadline)>
         settle;
-    bool coherent = true;       // the memory of this pool
-    int ring_from = kRingFrom;  // of HostsPlan; the same on all ranks
+    bool coherent = true;  // the memory of this pool
+    int ring_from = 0;     // of HostsPlan, rank 0's counts; 0: $FABRIC_NET_RING, else kNoRing
     /// Memory in the arena, as of GroupPlace.
     std::function<std::byte*(Bytes)> allocate;
     std::function<void(std::byte*)> release;
@@ -190,7 +191,8 @@ Result<void> take(HostsGroup& group, const HostsGroup::Step& step, int peer, std
 
 /// The operations over several hosts. Each is called by all ranks with checked calls.
 Result<void> run_hosts_allreduce(HostsGroup& group, const HostsGroup::Step& step);
-Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step);
+Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step,
+                            const AllreducePlan& sizes);
 Result<void> run_hosts_barrier(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_broadcast(HostsGroup& group, const HostsGroup::Step& step);
 Result<void> run_hosts_all_gather(HostsGroup& group, const HostsGroup::Step& step);

@@ -6,8 +6,8 @@
 // ranks; a part is reduced on its host by its owner. Hosts may have different numbers of ranks, so
 // that the owner of a byte on another host follows from its offset. Two hosts, and small blocks,
 // exchange whole parts (one step). More hosts divide the bytes among themselves in stripes: each
-// reduces its stripes and gives the result to the others (two steps). Many hosts hand the stripes
-// on along a ring, so that a rank writes to the next host alone.
+// reduces its stripes and gives the result to the others (two steps). On request the hosts hand the
+// stripes on along a ring, so that a rank writes to the next host alone.
 
 #pragma once
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/base/world_max.hpp"
 
 namespace fabricshm::net {
 
@@ -31,16 +32,16 @@ struct Segment {
 /// Where parts begin: a multiple of every element's size.
 inline constexpr Bytes kPartUnit = 64;
 
-/// With so many hosts large sums go along a ring. Below, each owner writes to all others: fewer
-/// steps, and as many bytes.
-inline constexpr int kRingFrom = 17;
+/// No number of hosts from which large sums go along a ring: each owner writes to all others, in
+/// fewer steps, and as many messages and bytes.
+inline constexpr int kNoRing = kWorldMax + 1;
 
 class HostsPlan {
   public:
     HostsPlan() = default;
     /// `pools[rank]` is any number that ranks of one pool, and only they, have in common. Hosts are
     /// numbered in the order of their first ranks.
-    explicit HostsPlan(std::span<const std::uint64_t> pools, int ring_from = kRingFrom);
+    explicit HostsPlan(std::span<const std::uint64_t> pools, int ring_from = kNoRing);
 
     int world() const noexcept { return static_cast<int>(host_of_.size()); }
     int hosts() const noexcept { return static_cast<int>(ranks_.size()); }
@@ -70,7 +71,7 @@ class HostsPlan {
     static std::size_t index(int number) noexcept { return static_cast<std::size_t>(number); }
     Bytes stripe(Bytes bytes) const noexcept;
 
-    int ring_from_ = kRingFrom;
+    int ring_from_ = kNoRing;
     std::vector<int> host_of_;             // [rank]
     std::vector<int> local_of_;            // [rank]
     std::vector<std::vector<int>> ranks_;  // [host], in rising order

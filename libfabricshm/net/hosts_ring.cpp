@@ -12,24 +12,20 @@
 // No ring overflows: a host is ahead of the next one by a round at most, since it waits for the one
 // before it, and so on around; of a block that is one part a round, for which there are four slots.
 
-#include <algorithm>
 #include <vector>
 
 #include "kernels/copy.hpp"
+#include "libfabricshm/net/allreduce_plan.hpp"
 #include "libfabricshm/net/hosts_group.hpp"
 
 namespace fabricshm::net {
 
 namespace {
 
-// Parts are so large, or so large that there are so many blocks.
-constexpr Bytes kLeastPart = 16 * kKiB;
-constexpr Bytes kBlocks = 4;
-
 class RingAllreduce {
   public:
     RingAllreduce(HostsGroup& group, const HostsGroup::Step& step);
-    Result<void> run();
+    Result<void> run(const AllreducePlan& sizes);
 
   private:
     Result<void> run_block(std::uint64_t number, Bytes at, Bytes bytes);
@@ -114,22 +110,18 @@ Result<void> RingAllreduce::run_block(std::uint64_t number, Bytes at, Bytes byte
                                     .counts = parts});
 }
 
-Result<void> RingAllreduce::run() {
-    const Bytes all = step_.call.count * step_.element;
-    const auto least = static_cast<Bytes>(plan_.smallest_host());
-    const Bytes wanted = round_up(all / kBlocks / least, kPartUnit);
-    const Bytes block = std::clamp(wanted, kLeastPart, group_.slot_bytes()) * least;
-    std::uint64_t number = 0;
-    for (Bytes at = 0; at < all; at += block, ++number) {
-        FABRIC_TRY_VOID(run_block(number, at, std::min(block, all - at)));
+Result<void> RingAllreduce::run(const AllreducePlan& sizes) {
+    for (std::uint64_t number = 0; number < sizes.blocks; ++number) {
+        FABRIC_TRY_VOID(run_block(number, number * sizes.each, sizes.bytes_of(number)));
     }
     return {};
 }
 
 }  // namespace
 
-Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step) {
-    return RingAllreduce(group, step).run();
+Result<void> run_hosts_ring(HostsGroup& group, const HostsGroup::Step& step,
+                            const AllreducePlan& sizes) {
+    return RingAllreduce(group, step).run(sizes);
 }
 
 }  // namespace fabricshm::net

@@ -11,6 +11,7 @@ namespace fabricshm::net {
 
 inline constexpr const char* kTrustedVariable = "FABRIC_NET_TRUSTED";
 inline constexpr const char* kProviderVariable = "FABRIC_NET_PROVIDER";
+inline constexpr const char* kRingVariable = "FABRIC_NET_RING";
 
 /// Whether `address` lies in `network`, as in "10.1.2.3" and "10.0.0.0/8", "fd00::1" and
 /// "fd00::/8". kInvalid when one of them is no such text.

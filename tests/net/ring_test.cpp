@@ -53,7 +53,8 @@ void check_all(const Places& places, const std::function<int(HostsGroup&)>& body
         spec.host = "here";
         spec.pool = static_cast<std::uint64_t>(places[static_cast<std::size_t>(rank)]) + 1;
         spec.trusted = "127.0.0.0/8";
-        spec.ring_from = 3;
+        // That of rank 0 counts.
+        ::setenv("FABRIC_NET_RING", rank == 0 ? "3" : "200", 1);
         int round = 0;
         spec.exchange = [&](const void* mine, std::size_t bytes, void* all) {
             board.gather(round++, rank, world, mine, bytes, all);
@@ -122,6 +123,16 @@ float along_ring(const Places& places, std::size_t place, int first) {
 }  // namespace
 
 TEST_SUITE("net.ring") {
+    TEST_CASE("a number of hosts that is none is refused by the variable's name") {
+        for (const char* bad : {"2", "257", "-3", "x", "3x", "99999999999999999999"}) {
+            ::setenv("FABRIC_NET_RING", bad, 1);
+            const auto joined = HostsGroup::join({}, deadline_from_now(std::chrono::seconds(1)));
+            REQUIRE_FALSE(joined.ok());
+            CHECK(joined.error().code == Errc::kInvalid);
+            CHECK(describe(joined.error()).find("FABRIC_NET_RING is not") != std::string::npos);
+        }
+    }
+
     TEST_CASE("sums, averages and maxima of whole numbers are right, in place too") {
         for (const Places& places : kLayouts) {
             check_all(places, [](HostsGroup& group) -> int {

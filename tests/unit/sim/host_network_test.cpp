@@ -46,6 +46,23 @@ TEST_SUITE("sim.host_network") {
         }
     }
 
+    TEST_CASE("along a ring hosts send as many bytes, in steps of one stripe") {
+        const double size = 64.0 * kMiB;
+        for (const int hosts : {3, 17, 40, 128}) {
+            const NetworkCost ring = cost_of_plan(hosts_of(hosts, 2), 64 * kMiB, kGigabit, 3);
+            CHECK(ring.wire == doctest::Approx(2 * size * (hosts - 1) / hosts).epsilon(0.05));
+            CHECK(ring.steps == 2 * (hosts - 1));
+            // A step takes its bytes, and the way of a message.
+            CHECK(ring.time > ring.wire / kGigabit.bandwidth + ring.steps * kGigabit.latency);
+            CHECK(ring.time < 2 * size / kGigabit.bandwidth * 1.5 +
+                                  ring.messages * (kGigabit.latency + kGigabit.message));
+            // Why it is not what groups do by themselves.
+            const NetworkCost plan = cost_of_plan(hosts_of(hosts, 2), 64 * kMiB, kGigabit);
+            CHECK(plan.steps == 2);
+            CHECK(plan.time < ring.time);
+        }
+    }
+
     TEST_CASE("small buffers go from leader to leader") {
         const NetworkCost cost = cost_of_plan(hosts_of(5, 4), 4 * kKiB, kGigabit);
         CHECK(cost.messages == 4);
