@@ -21,6 +21,8 @@ namespace {
 
 constexpr Bytes kDoor = 1 << 16;
 
+constexpr std::uint32_t kAnswer = 1U << 24 | static_cast<std::uint32_t>(net::Note::kPing) << 20 | 1;
+
 /// Takes all writes, and reports what the test puts in.
 class PlayedTransport final : public net::Transport {
   public:
@@ -41,6 +43,7 @@ class PlayedTransport final : public net::Transport {
         for (; count < capacity && !events_.empty(); events_.pop_front()) {
             events[count++] = events_.front();
         }
+        if (count == 0 && never_stops) events[count++] = {Event::What::kArrived, kAnswer, -1, 0};
         return count;
     }
     net::Presence presence(int) noexcept override { return *takes_none; }
@@ -50,6 +53,8 @@ class PlayedTransport final : public net::Transport {
     }
     void wake() noexcept override {}
 
+    /// Before the first wait: rank 1 says all the time that it lives.
+    bool never_stops = false;
     /// Before the first wait: the peer takes no writes, and is there or not.
     std::optional<net::Presence> takes_none;
 
@@ -156,6 +161,8 @@ TEST_SUITE("net.links") {
             Rig rig;
             rig.transport->report(hello_of(1));
             rig.transport->takes_none = it.presence;
+            // Else it would count as silent, on a machine that stands still for a second.
+            rig.transport->never_stops = true;
             const auto came = rig.links->receive(1, 64, 5, Clock::now() + 600ms);
             REQUIRE_FALSE(came.ok());
             CHECK(came.error().code == it.code);
@@ -164,6 +171,18 @@ TEST_SUITE("net.links") {
             CHECK(rig.links->dead(1) == it.dead);
             rig.links->condemn(1);  // no goodbye
         }
+    }
+
+    TEST_CASE("a wait for a peer that never stops sending other things ends at its deadline") {
+        Rig rig;
+        rig.transport->never_stops = true;
+        const auto came = rig.links->receive(1, 64, 5, Clock::now() + 100ms);
+        REQUIRE_FALSE(came.ok());
+        CHECK(came.error().code == Errc::kTimeout);
+        rig.transport->report(data_of(1, 5));
+        CHECK(rig.receive(5).ok());
+        rig.links->release(1);
+        rig.links->condemn(1);  // no goodbye
     }
 
     TEST_CASE("words of ranks that may not write here are ignored") {
