@@ -20,7 +20,7 @@ using fabricshm::Result;
 
 namespace {
 
-using Stream = grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>;
+using OwnerStream = grpc::ClientReaderWriter<peer::v1::GuestFrame, peer::v1::OwnerFrame>;
 
 constexpr int kMaxBackoffMs = 1000;
 constexpr Duration kCallAgain = std::chrono::milliseconds(100);  // doubled while that fails
@@ -69,8 +69,8 @@ struct GuestLink::Impl {
     void run();
     std::string call(const GuestName& name);
     std::string why_not() const;
-    bool prove(Stream& stream, const peer::v1::OwnerFrame& heard);
-    void write(Stream& stream);
+    bool prove(OwnerStream& stream, const peer::v1::OwnerFrame& heard);
+    void write(OwnerStream& stream);
     void enqueue(peer::v1::GuestFrame frame);
 };
 
@@ -150,7 +150,7 @@ std::string GuestLink::Impl::call(const GuestName& name) {
                                           : "the owner of the pool: " + status.error_message();
 }
 
-bool GuestLink::Impl::prove(Stream& stream, const peer::v1::OwnerFrame& heard) {
+bool GuestLink::Impl::prove(OwnerStream& stream, const peer::v1::OwnerFrame& heard) {
     if (!heard.has_challenge() || heard.challenge().mark() >= fabricshm::DaxDevice::kMarks) {
         return false;
     }
@@ -171,7 +171,7 @@ std::string GuestLink::Impl::why_not() const {
     return is_known && !status.error_message().empty() ? ": " + status.error_message() : "";
 }
 
-void GuestLink::Impl::write(Stream& stream) {
+void GuestLink::Impl::write(OwnerStream& stream) {
     std::unique_lock lock(mutex);
     for (;;) {
         changed.wait(lock, [this] { return !is_up || !frames.empty(); });

@@ -46,12 +46,12 @@ constexpr int kQuietMs = 1000;       // then the guest hears what is used of the
 constexpr int kPacketsPerTurn = 64;  // of one connection, before the others have theirs
 
 using PacketBytes = std::array<std::byte, sizeof(fabricshm::proto::Message)>;
-using Stream = grpc::ServerReaderWriter<peer::v1::OwnerFrame, peer::v1::GuestFrame>;
+using GuestStream = grpc::ServerReaderWriter<peer::v1::OwnerFrame, peer::v1::GuestFrame>;
 
 /// One guest's call. Its thread reads; another one writes what the daemon says.
 class GuestCall {
   public:
-    GuestCall(Stream& stream, const PeerHooks& hooks, Peer host)
+    GuestCall(GuestStream& stream, const PeerHooks& hooks, Peer host)
         : stream_(stream), hooks_(hooks), host_(std::move(host)) {}
 
     Result<void> run(const std::vector<RemoteSession>& sessions);
@@ -65,7 +65,7 @@ class GuestCall {
     bool write_packets(std::uint64_t connection);
     bool write_usage();
 
-    Stream& stream_;
+    GuestStream& stream_;
     const PeerHooks& hooks_;
     const Peer host_;
     Fd epoll_;
@@ -251,7 +251,7 @@ class PeerService final : public peer::v1::Peer::Service {
     PeerService(const PeerServerOptions& options, PeerHooks hooks)
         : options_(options), hooks_(std::move(hooks)) {}
 
-    grpc::Status Relay(grpc::ServerContext* context, Stream* stream) override;
+    grpc::Status Relay(grpc::ServerContext* context, GuestStream* stream) override;
 
     /// Makes all calls return. Idempotent.
     void stop() {
@@ -267,7 +267,7 @@ class PeerService final : public peer::v1::Peer::Service {
     std::string enter(const peer::v1::Greeting& greeting, grpc::ServerContext* context);
     grpc::Status refuse(const grpc::ServerContext& context, const std::string& refusal);
     void leave(const std::string& host, grpc::ServerContext* context);
-    std::string check_device(Stream& stream);
+    std::string check_device(GuestStream& stream);
 
     const PeerServerOptions& options_;
     const PeerHooks hooks_;
@@ -344,7 +344,7 @@ void PeerService::leave(const std::string& host, grpc::ServerContext* context) {
 
 // Memory that shows the same catalogue may be a copy of it, as on a machine that was cloned with
 // its devices: ranks on it would wait for each other in vain. "", or why not.
-std::string PeerService::check_device(Stream& stream) {
+std::string PeerService::check_device(GuestStream& stream) {
     const auto written = hooks_.write_mark();
     if (!written.ok()) return explanation_of(written.error());
     peer::v1::OwnerFrame challenge;
@@ -357,7 +357,7 @@ std::string PeerService::check_device(Stream& stream) {
     return "its device is a copy of the pool's, and not the same memory (pool.dax_device)";
 }
 
-grpc::Status PeerService::Relay(grpc::ServerContext* context, Stream* stream) {
+grpc::Status PeerService::Relay(grpc::ServerContext* context, GuestStream* stream) {
     peer::v1::GuestFrame first;
     if (!stream->Read(&first) || !first.has_greeting()) {
         return {grpc::StatusCode::INVALID_ARGUMENT, "a greeting comes first"};

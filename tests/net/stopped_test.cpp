@@ -85,7 +85,7 @@ int survive(const Story& story, HostsRank& member, Story& gates) {
     const int named = fabricshm_error_rank();
     if (named != 1 && named != 2) return failed(4);
     fabricshm_group* survivors = nullptr;
-    if (fabricshm_group_shrink(member.group, 8'000, &survivors) != 0) return failed(5);
+    if (fabricshm_group_shrink(member.group, 5'000, &survivors) != 0) return failed(5);
     if (fabricshm_group_world(survivors) != 2) return 6;
     const std::vector<int> left{0, 3};
     const auto work = [&](int from) {
@@ -122,7 +122,7 @@ int be_left(Story& story, HostsRank& member) {
     // An attempt fails while it finds out which of them have ended, and a program tries again.
     for (int attempt = 0; attempt < 3; ++attempt) {
         fabricshm_group* none = nullptr;
-        const int shrunk = fabricshm_group_shrink(member.group, 4'000, &none);
+        const int shrunk = fabricshm_group_shrink(member.group, 2'000, &none);
         if (shrunk != 0) continue;
         if (story.in_cluster) return 22;
         fabricshm_group_leave(none);
