@@ -169,7 +169,7 @@ Result<void> GuestDaemon::Impl::start_link() {
     const auto post = [this](std::function<void()> task) { (void)loop->post(std::move(task)); };
     GuestEvents events;
     events.may_call = [this](GuestName& name) { return may_call(name); };
-    events.read_mark = [this](std::uint32_t mark) { return pool.devices.first().read_mark(mark); };
+    events.read_mark = [this](std::uint32_t mark) { return pool.devices.read_mark(mark); };
     events.usage = [this](Bytes now) { used = now; };
     events.up = [this, post](const std::vector<KnownSession>& sessions) {
         post([this, sessions] { came_up(sessions); });

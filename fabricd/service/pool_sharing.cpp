@@ -20,18 +20,18 @@ PeerFiles files_of(const Config& config) {
 }
 
 // Random numbers, each to another place than the last: guests may be asked at the same time.
-std::function<Result<PeerMark>()> marks_on(fabricshm::DaxDevice device) {
+std::function<Result<PeerMark>()> marks_on(fabricshm::DaxDevices devices) {
     struct Marks {
-        fabricshm::DaxDevice device;
+        fabricshm::DaxDevices devices;
         std::atomic<std::uint32_t> next{0};
     };
     const auto marks = std::make_shared<Marks>();
-    marks->device = std::move(device);
+    marks->devices = std::move(devices);
     return [marks]() -> Result<PeerMark> {
         PeerMark made;
         made.mark = marks->next++ % fabricshm::DaxDevice::kMarks;
         FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&made.value, 1))));
-        FABRIC_TRY_VOID(marks->device.write_mark(made.mark, made.value));
+        FABRIC_TRY_VOID(marks->devices.write_mark(made.mark, made.value));
         return made;
     };
 }
@@ -80,9 +80,9 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
     options.files = files_of(config);
     options.pool = pool;
     options.host = host_name_of(config.cluster);
-    FABRIC_TRY(auto device, fabricshm::DaxDevice::open_as_guest(config.pool.devices()[0], {}));
+    FABRIC_TRY(auto devices, fabricshm::DaxDevices::open_as_guest(config.pool.devices(), {}));
     PeerHooks hooks;
-    hooks.write_mark = marks_on(std::move(device));
+    hooks.write_mark = marks_on(std::move(devices));
     hooks.used = [&daemon] { return daemon.used_bytes(); };
     hooks.take = [&daemon](fabricshm::UnixSocket socket, const Peer& peer) {
         daemon.take_guest(std::move(socket), peer);

@@ -114,9 +114,17 @@ Result<void> DaxDevices::check(const DaxCatalogue& catalogue) const {
         const bool is_right = label->uuid == catalogue.uuid && label->device == i &&
                               label->devices == catalogue.devices &&
                               label->stripe == catalogue.stripe;
-        if (is_right) continue;
-        return name_of(wrong, i,
-                       "is " + place_of(*label) + ", and should be " + place_of(expected));
+        if (!is_right) {
+            return name_of(wrong, i,
+                           "is " + place_of(*label) + ", and should be " + place_of(expected));
+        }
+        // Of each device the space uses as much.
+        const Bytes used = align() + (catalogue.device_bytes - align()) / count();
+        if (devices_[i].bytes() < used) {
+            return name_of({Errc::kCorrupt, 0, wrong.step}, i,
+                           "has " + format_bytes(devices_[i].bytes()) +
+                               ", of which the pool uses " + format_bytes(used));
+        }
     }
     return {};
 }
@@ -168,6 +176,22 @@ Result<void> DaxDevices::follow(const DaxCatalogue& catalogue) {
         FABRIC_TRY_VOID(devices_[i].save(label, held));
     }
     return {};
+}
+
+// Each has a number of its own, so that two of them that show one memory are noticed, too.
+Result<void> DaxDevices::write_mark(std::uint32_t slot, std::uint64_t value) const {
+    for (const DaxDevice& device : devices_) FABRIC_TRY_VOID(device.write_mark(slot, value++));
+    return {};
+}
+
+Result<std::uint64_t> DaxDevices::read_mark(std::uint32_t slot) const {
+    FABRIC_TRY(const std::uint64_t value, first().read_mark(slot));
+    std::uint64_t expected = value;
+    for (const DaxDevice& device : devices_) {
+        FABRIC_TRY(const std::uint64_t found, device.read_mark(slot));
+        if (found != expected++) return ~value;
+    }
+    return value;
 }
 
 Result<void> DaxDevices::clear(const Stripes& stripes, std::uint64_t offset, Bytes bytes) {

@@ -52,6 +52,11 @@ class DaxDevices {
     /// hosts from formatting them; whose pool it is says the catalogue.
     Result<void> follow(const DaxCatalogue& catalogue);
 
+    /// DaxDevice's, on all of them: the number that is read is another one unless each device is the
+    /// one that it was written to.
+    Result<void> write_mark(std::uint32_t slot, std::uint64_t value) const;
+    Result<std::uint64_t> read_mark(std::uint32_t slot) const;
+
     /// As those of DaxDevice.
     Result<void> clear(const Stripes& stripes, std::uint64_t offset, Bytes bytes);
     Result<void> flush(const Stripes& stripes, std::uint64_t offset, Bytes bytes) const;

@@ -323,15 +323,20 @@ def check_refusals(folder, owner):
     wait_until(lambda: "of another pool" in stranger.text(), "refusal of another pool")
     wait_until(lambda: "of another pool" in str(stranger.json("status")), "the refusal as an alarm")
     assert stranger.stop() == 0
-    # A copy of the device, which has the same catalogue, byte for byte.
-    copied = os.path.join(folder, "copied")
-    os.mkdir(copied)
-    make_devices(copied, 64 << 20)
-    for name in DEVICES:
-        shutil.copyfile(os.path.join(folder, name), os.path.join(copied, name))
-    copy = Host(copied, "copy", f"--pool-owner=unix:{folder}/peers").start().wait()
-    wait_until(lambda: "is a copy of the pool's" in str(copy.json("status")), "refusal of a copy of the device")
-    assert copy.stop() == 0
+    # Copies of one of the devices, which have the same catalogue or label, byte for byte.
+    for number, name in enumerate(DEVICES):
+        copied = os.path.join(folder, f"copied{number}")
+        os.mkdir(copied)
+        make_devices(copied, 0)
+        for other in DEVICES:
+            if other == name:
+                shutil.copyfile(os.path.join(folder, other), os.path.join(copied, other))
+            else:
+                os.remove(os.path.join(copied, other))
+                os.link(os.path.join(folder, other), os.path.join(copied, other))
+        copy = Host(copied, f"copy{number}", f"--pool-owner=unix:{folder}/peers").start().wait()
+        wait_until(lambda: "is a copy of the pool's" in str(copy.json("status")), f"refusal of a copy of {name}")
+        assert copy.stop() == 0
     # A second host of the owner's name.
     double = Host(folder, "owner2", f"--pool-owner=unix:{folder}/peers", "--cluster-host-name=owner").start().wait()
     wait_until(lambda: "has the name of the pool's owner" in double.text(), "refusal of the name")
@@ -366,6 +371,22 @@ def check_devices(folder):
         assert bad.returncode == 2 and words in bad.stderr, bad.stderr
 
 
+def check_size(folder):
+    """A guest's device that is the right one, and smaller."""
+    if len(DEVICES) == 1:
+        return
+    small = os.path.join(folder, "small")
+    os.mkdir(small)
+    make_devices(small, 0)
+    for name in DEVICES:
+        shutil.copyfile(os.path.join(folder, name), os.path.join(small, name))
+    os.truncate(os.path.join(small, DEVICES[-1]), 16 << 20)
+    bad = subprocess.run(Host(small, "smaller", f"--pool-owner=unix:{folder}/peers").command, capture_output=True,
+                         text=True, timeout=30)
+    words = f"{DEVICES[-1]} has 16 MiB, of which the pool uses"
+    assert bad.returncode == 2 and words in bad.stderr, bad.stderr
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="fabric-shared-") as folder:
         make_devices(folder, 256 << 20)
@@ -381,6 +402,7 @@ def main():
                 print(f"{check.__name__}: {time.monotonic() - began:.1f} s", flush=True)
             check_refusals(folder, owner)
             check_devices(folder)
+            check_size(folder)
             check_take_over(folder, owner, guest)
         except BaseException:
             print(owner.text(), guest.text(), file=sys.stderr)
