@@ -52,8 +52,8 @@ class DaxDevices {
     /// hosts from formatting them; whose pool it is says the catalogue.
     Result<void> follow(const DaxCatalogue& catalogue);
 
-    /// DaxDevice's, on all of them: the number that is read is another one unless each device is the
-    /// one that it was written to.
+    /// DaxDevice's, on all of them: the number that is read is another one unless each device is
+    /// the one that it was written to.
     Result<void> write_mark(std::uint32_t slot, std::uint64_t value) const;
     Result<std::uint64_t> read_mark(std::uint32_t slot) const;
 
