@@ -40,7 +40,7 @@ class Player {
     bool agree() {
         view_.acquire(TouchPoint::kSentRead, &own_.flag, kCacheLine);
         const std::uint64_t mine = own_.flag.load(std::memory_order_acquire);
-        if (!meet(mine + 1)) return false;
+        if (!hear(mine + 1)) return false;
         const std::uint64_t theirs = other_.report.load(std::memory_order_acquire);
         number_ = std::max(mine + 1, theirs) + 1;
         raise(own_.taken, number_);
@@ -137,7 +137,7 @@ class Player {
 
     // Said again until the other side is heard: the one that clears the memory may do so after this
     // one has spoken.
-    bool meet(std::uint64_t report) {
+    bool hear(std::uint64_t report) {
         const TimePoint limit = Clock::now() + options_.timeout;
         do {
             raise(own_.report, report);

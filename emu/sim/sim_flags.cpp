@@ -194,8 +194,7 @@ void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
     command
         .add_option("--kinds", texts.kinds,
                     "Of failures, in turn: death, cut, pause, restart, leader, down, data, restore "
-                    "(default "
-                    "all)")
+                    "(default all)")
         ->type_name("NAME,...");
     command.add_option("--ttl", texts.ttl, "Of a host's lease (default 5s)")->type_name("TIME");
     command.add_option("--calm", texts.calm, "Before the first failure (default 20s)")

@@ -20,7 +20,7 @@ namespace {
 
 // Above the revisions that a base leaves room for: a second has a million of them.
 constexpr int kBaseShift = 20;
-// Another host was faster with the floor; it has then raised it above what this one needs.
+// Of what another host may be faster with each time: then its value is looked at.
 constexpr int kTries = 8;
 
 // What a group settled: longer than ranks wait behind a cut.
@@ -55,15 +55,6 @@ Compare has_lease(const std::string& key, std::int64_t lease) {
     compare.set_target(Compare::LEASE);
     compare.set_key(key);
     compare.set_lease(lease);
-    return compare;
-}
-
-Compare has_value(const std::string& key, const std::string& value) {
-    Compare compare;
-    compare.set_result(Compare::EQUAL);
-    compare.set_target(Compare::VALUE);
-    compare.set_key(key);
-    compare.set_value(value);
     return compare;
 }
 
@@ -418,20 +409,13 @@ Result<void> EtcdStore::write_fence(const FenceKey& key, const FenceRecord& reco
 }
 
 Result<bool> EtcdStore::settle(const Survivors& survivors) {
-    constexpr int kAttempts = 8;
     const std::string key = prefix_ + "survivors/" + name_of_group(survivors);
-    const std::string value = encode(survivors.ranks);
-    LeaseGrantRequest wanted;
-    wanted.set_ttl(kSettledFor / std::chrono::seconds(1));
-    FABRIC_TRY(const auto granted, client_->grant(wanted));
-    TxnRequest request;
-    *request.add_compare() = is_absent(key);
-    add_put(request, key, value, granted.message.id());
-    add_read(request, key);
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-        FABRIC_TRY(const auto answer, client_->transact(request));
-        if (answer.message.succeeded()) return true;
-        const KeyValue* stored = read_of(answer.message);
+    std::int64_t lease = 0;
+    for (int tries = 0; tries < kTries; ++tries) {
+        RangeRequest question;
+        question.set_key(key);
+        FABRIC_TRY(const auto found, client_->range(question));
+        const KeyValue* stored = found.message.kvs_size() == 1 ? &found.message.kvs(0) : nullptr;
         const auto before = stored != nullptr ? decode_ranks(stored->value()) : std::nullopt;
         if (stored != nullptr && !before) {
             return explain({Errc::kCorrupt, 0, "settle survivors"}, "%s in etcd is no set of ranks",
@@ -439,11 +423,20 @@ Result<bool> EtcdStore::settle(const Survivors& survivors) {
         }
         if (before == survivors.ranks) return true;
         if (before && !is_part_of(survivors.ranks, *before)) return false;
-        // Sets only get smaller: one that is there again has not been another one meanwhile.
-        request.mutable_compare()->Clear();
-        *request.add_compare() = before ? has_value(key, stored->value()) : is_absent(key);
+        if (lease == 0) {
+            LeaseGrantRequest wanted;
+            wanted.set_ttl(kSettledFor / std::chrono::seconds(1));
+            FABRIC_TRY(const auto granted, client_->grant(wanted));
+            lease = granted.message.id();
+        }
+        TxnRequest request;
+        *request.add_compare() = is_as_of(key, stored != nullptr ? stored->mod_revision() : 0);
+        add_put(request, key, encode(survivors.ranks), lease);
+        FABRIC_TRY(const auto answer, transact(request));
+        if (answer.message.succeeded()) return true;
     }
-    return Error{Errc::kBusy, 0, "settle survivors"};
+    return explain({Errc::kBusy, 0, "settle survivors"}, "%s in etcd goes on changing",
+                   key.c_str());
 }
 
 Result<void> EtcdStore::leave() {

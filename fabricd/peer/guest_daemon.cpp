@@ -19,10 +19,10 @@
 #include "fabricd/peer/range_flusher.hpp"
 #include "fabricd/pool/books.hpp"
 #include "fabricd/server/admission.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/connection_places.hpp"
 #include "fabricd/server/descriptor_plan.hpp"
 #include "fabricd/server/event_loop.hpp"
-#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/presented_file.hpp"
@@ -626,7 +626,7 @@ void GuestDaemon::drain(bool on) noexcept {
     impl_->is_draining = on;
 }
 
-void GuestDaemon::share_hosts(ClusterDesk cluster) {
+void GuestDaemon::share_cluster(ClusterDesk cluster) {
     impl_->cluster = std::move(cluster);
 }
 

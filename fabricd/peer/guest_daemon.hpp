@@ -12,7 +12,7 @@
 #include "fabricd/net/cluster_view.hpp"
 #include "fabricd/peer/peer_address.hpp"
 #include "fabricd/pool/snapshot.hpp"
-#include "fabricd/server/hosts_page.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/machine/dax_devices.hpp"
 
@@ -52,7 +52,7 @@ class GuestDaemon {
 
     /// The cluster, by which a guest knows its incarnation; before run(). Without it, or in a
     /// cluster without leases, the owner hears of this host's end by a person alone.
-    void share_hosts(ClusterDesk cluster);
+    void share_cluster(ClusterDesk cluster);
 
     /// Ends all processes that have a session, and returns when they are gone and what they wrote
     /// is out of this host's caches: 5 s at most, then kTimeout. Until the cluster has given this

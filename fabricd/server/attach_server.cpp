@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-#include "fabricd/server/hosts_page.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"

@@ -12,9 +12,9 @@
 
 #include "fabricd/pool/registry.hpp"
 #include "fabricd/server/admission.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/connection_places.hpp"
 #include "fabricd/server/event_loop.hpp"
-#include "fabricd/server/hosts_page.hpp"
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/refusal_log.hpp"

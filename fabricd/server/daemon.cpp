@@ -615,7 +615,7 @@ const Sampler& Daemon::sampler() const noexcept {
     return *impl_->sampler;
 }
 
-void Daemon::share_hosts(ClusterDesk cluster) {
+void Daemon::share_cluster(ClusterDesk cluster) {
     impl_->options.cluster = std::move(cluster);
 }
 

@@ -12,7 +12,7 @@
 
 #include "fabricd/pool/limits.hpp"
 #include "fabricd/pool/snapshot.hpp"
-#include "fabricd/server/hosts_page.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/request_stats.hpp"
 #include "fabricd/telemetry/sampler.hpp"
@@ -65,7 +65,7 @@ struct DaemonOptions {
     /// What to ask about the load of devices; called once, by start(). Empty: nothing.
     std::function<std::vector<std::unique_ptr<DeviceSource>>()> device_sources;
 
-    /// What sessions hear of other hosts; see Daemon::share_hosts(). Empty: of none.
+    /// What sessions may ask of the cluster; see Daemon::share_cluster(). Empty: there is none.
     ClusterDesk cluster;
 
     /// Called on the control thread about every `tick_period`: proof of life for a watchdog. Must
@@ -99,7 +99,7 @@ class Daemon {
 
     /// DaemonOptions::cluster, where it needs the daemon itself. Called on the control thread; must
     /// not block. Before run().
-    void share_hosts(ClusterDesk cluster);
+    void share_cluster(ClusterDesk cluster);
 
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;

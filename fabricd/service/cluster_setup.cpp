@@ -38,7 +38,7 @@ Result<std::unique_ptr<Cluster>> start_cluster(const Config& config, Daemon& dae
     // gives that to others (--take-over, docs/adr/0009), and so they go on.
     setup.end_shared_sessions = [] { return fabricshm::Result<void>{}; };
     FABRIC_TRY(std::unique_ptr<Cluster> cluster, Cluster::start(std::move(setup)));
-    daemon.share_hosts(desk_of(*cluster));
+    daemon.share_cluster(desk_of(*cluster));
     return cluster;
 }
 
@@ -46,7 +46,7 @@ Result<std::unique_ptr<Cluster>> start_cluster(const Config& config, GuestDaemon
     FABRIC_TRY(ClusterSetup setup, setup_of(config, guest.snapshot().pool));
     setup.end_shared_sessions = [&guest] { return guest.end_sessions(); };
     FABRIC_TRY(std::unique_ptr<Cluster> cluster, Cluster::start(std::move(setup)));
-    guest.share_hosts(desk_of(*cluster));
+    guest.share_cluster(desk_of(*cluster));
     return cluster;
 }
 

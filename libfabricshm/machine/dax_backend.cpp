@@ -96,7 +96,8 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
 // A range of the device has no pages to be committed.
 Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented, Bytes) {
     // The descriptor says which device, not which range: the catalogue has to know the arena. Of
-    // several the first one is enough: which the others are their labels have said.
+    // several the first one alone is compared: the others have its pool's labels, and may be
+    // copies.
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end() || entry->bytes != bytes ||
         !devices_.first().is_same(presented)) {

@@ -1,4 +1,4 @@
-#include "fabricd/server/hosts_page.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 
 #include <algorithm>
 #include <cstring>

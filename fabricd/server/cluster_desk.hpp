@@ -1,4 +1,5 @@
-// The cluster for sessions: its hosts, a page at a time, and which ranks of a group go on.
+// ClusterDesk: what sessions may ask of the cluster: its hosts, a page at a time, and which ranks
+// of a group go on.
 
 #pragma once
 

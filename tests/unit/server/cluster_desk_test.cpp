@@ -1,6 +1,6 @@
 // What sessions hear of hosts: page by page from the daemon, and put together again by the library.
 
-#include "fabricd/server/hosts_page.hpp"
+#include "fabricd/server/cluster_desk.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "libfabricshm/client/hosts.hpp"
+#include "libfabricshm/proto/codec.hpp"
 #include "tests/support/daemon_thread.hpp"
 
 using namespace fabricshm;
@@ -41,11 +42,11 @@ struct Rig {
         daemon = fabricd::Daemon::start(test_support::options_in(directory),
                                         std::move(test_support::small_pool()).value())
                      .value();
-        daemon->share_hosts({[this] {
-                                 const std::lock_guard lock(mutex);
-                                 return current;
-                             },
-                             {}});
+        daemon->share_cluster({[this] {
+                                   const std::lock_guard lock(mutex);
+                                   return current;
+                               },
+                               {}});
         thread = std::thread([this] { (void)daemon->run(); });
         SessionOptions options;
         options.sockets = {directory.file("run/attach.sock")};
@@ -73,7 +74,7 @@ struct Rig {
 
 }  // namespace
 
-TEST_SUITE("server.hosts_page") {
+TEST_SUITE("server.cluster_desk") {
     TEST_CASE("entries come five at a time, and none when the version is known") {
         const ClusterView view = cluster_of(12, 9);
         proto::Hosts asked{};
@@ -176,5 +177,33 @@ TEST_SUITE("server.hosts_page") {
         CHECK(is_gone(known, "c", 8));
         CHECK_FALSE(is_gone(known, "d", 3));
         CHECK_FALSE(is_gone(known, "unheard", 1));
+    }
+
+    TEST_CASE(
+        "which ranks of a group go on is the desk's word, and without one nothing is settled") {
+        proto::Message request = proto::make_request(proto::Type::kSurvivors, 7);
+        request.survivors.group[15] = 9;
+        request.survivors.members[3] = 6;
+        fabricd::ClusterDesk desk;
+        CHECK(fabricd::cluster_reply(request, desk).survivors.settled == proto::Settled::kNoStore);
+        using fabricd::Verdict;
+        const std::pair<Verdict, proto::Settled> words[] = {
+            {Verdict::kPending, proto::Settled::kPending},
+            {Verdict::kTheseGoOn, proto::Settled::kTheseGoOn},
+            {Verdict::kOthersGoOn, proto::Settled::kOthersGoOn},
+            {Verdict::kNoStore, proto::Settled::kNoStore},
+            {Verdict::kTooMany, proto::Settled::kTooMany}};
+        for (const auto& [verdict, settled] : words) {
+            fabricd::Survivors asked;
+            desk.settle = [&, said = verdict](const fabricd::Survivors& survivors) {
+                asked = survivors;
+                return said;
+            };
+            const proto::Message reply = fabricd::cluster_reply(request, desk);
+            CHECK(reply.survivors.settled == settled);
+            CHECK(reply.header.request_id == 7);
+            CHECK(asked.group[15] == 9);
+            CHECK(asked.ranks == fabricd::RankSet{0, 0, 0, 6});
+        }
     }
 }
