@@ -17,16 +17,24 @@ namespace {
 // Until calls are let through, the ids of requests only have to differ from each other.
 constexpr std::uint64_t kHelloId = 1;
 
-// One request and its answer, on a socket that has no other reader.
-// No thread reads the socket yet, so the next packet is the answer, or the daemon is wrong.
+// What the daemon says of its own accord has this number; no request has it.
+constexpr std::uint64_t kNewsId = 0;
+
+// One request and its answer, on a socket that has no other reader: no thread reads it yet. News
+// may come first, since a session that goes on is in its arenas before it has presented them; all
+// of it goes to `news`. Any other packet than the answer means that the daemon is wrong.
 Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& request,
-                                std::span<const int> descriptors, const char* step,
+                                std::span<const int> descriptors, const char* step, LossNews& news,
                                 TimePoint deadline) {
     FABRIC_TRY_VOID(socket.send(proto::bytes_of(request), descriptors, deadline));
     proto::Message reply;
-    FABRIC_TRY(const Received received,
-               socket.receive(proto::writable_bytes_of(reply), {}, deadline));
-    FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
+    for (;;) {
+        FABRIC_TRY(const Received received,
+                   socket.receive(proto::writable_bytes_of(reply), {}, deadline));
+        FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
+        if (reply.header.request_id != kNewsId) break;
+        if (reply.header.status == 0) news.push_back(reply.region);
+    }
     const bool ours = reply.header.request_id == request.header.request_id &&
                       proto::type_of(reply.header) == proto::type_of(request.header);
     if (!ours) return Error{Errc::kCorrupt, 0, step};
@@ -92,7 +100,7 @@ bool may_come_back(const std::vector<std::string>& paths) {
 }
 
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
-                   SessionIdentity& identity, TimePoint deadline) {
+                   SessionIdentity& identity, LossNews& news, TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kHello, kHelloId);
     // 0 and an empty token the first time; afterwards the daemon goes on with the session that they
     // name.
@@ -102,7 +110,7 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
     if (!introduction.device.empty()) {
         FABRIC_TRY_VOID(proto::set_name(request.hello.device, introduction.device, "device name"));
     }
-    const auto reply = exchange(socket, request, {}, "attach", deadline);
+    const auto reply = exchange(socket, request, {}, "attach", news, deadline);
     if (!reply.ok()) return as_daemon_error(reply.error());
     const proto::Hello& hello = reply->hello;
     identity.id = hello.session_id;
@@ -116,14 +124,14 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
 }
 
 Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
-                            TimePoint deadline) {
+                            LossNews& news, TimePoint deadline) {
     std::uint64_t request_id = kHelloId;
     for (const auto& [id, descriptor] : arenas) {
         proto::Message request = proto::make_request(proto::Type::kArenaAdopt, ++request_id);
         request.arena.arena_id = id;
         const int number = descriptor->get();
         const auto reply =
-            exchange(socket, request, std::span(&number, 1), "adopt arena", deadline);
+            exchange(socket, request, std::span(&number, 1), "adopt arena", news, deadline);
         // A refusal of one arena concerns that arena, an end of the connection all of them.
         if (reply.ok()) continue;
         const Error& error = reply.error();

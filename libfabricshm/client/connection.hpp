@@ -51,15 +51,19 @@ struct Introduction {
     std::string device;  // what the process computes on; "": nothing that is configured
 };
 
+/// What the daemon reported of its own accord before a thread read the connection: memory that the
+/// hardware lost. The session has to learn it, also when the greeting failed afterwards.
+using LossNews = std::vector<proto::Region>;
+
 /// Sends Hello and takes the answer into `identity`. With an id in it: goes on as that session;
 /// kNotFound when the daemon does not know it, or not the device. kInvalid for a device's name that
 /// can be none.
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
-                   SessionIdentity& identity, TimePoint deadline);
+                   SessionIdentity& identity, LossNews& news, TimePoint deadline);
 
 /// Presents each arena to a daemon that was restarted. One that it refuses is logged and left out:
 /// the others, and the memory itself, go on working. Fails when the connection does.
 Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
-                            TimePoint deadline);
+                            LossNews& news, TimePoint deadline);
 
 }  // namespace fabricshm

@@ -99,10 +99,11 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
 // or ends before it has answered.
 Result<void> Session::attach_first(TimePoint deadline) {
     const Introduction introduction{options_.label, options_.device};
+    LossNews none;  // a session that is new has no arenas
     const TimePoint back_until = std::min(deadline, deadline_from_now(kMaxAway));
     for (Duration pause = kFirstPause;; pause = std::min(pause * 2, kLongestPause)) {
         auto socket = connect_first(options_.sockets, deadline);
-        auto attached = socket.ok() ? greet(**socket, introduction, identity_, deadline)
+        auto attached = socket.ok() ? greet(**socket, introduction, identity_, none, deadline)
                                     : Result<void>(socket.error());
         if (attached.ok()) {
             line_.socket = std::move(*socket);

@@ -298,9 +298,12 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     }
     const bool fresh = identity.id == 0;
     const TimePoint deadline = Clock::now() + kGreetTimeout;
-    FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, deadline));
+    LossNews news;
+    FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, news, deadline));
     FAULT_POINT("session.greeted_again");
-    FABRIC_TRY_VOID(present_arenas(*socket, arenas, deadline));
+    const auto presented = present_arenas(*socket, arenas, news, deadline);
+    for (const proto::Region& loss : news) learn_loss(loss);
+    FABRIC_TRY_VOID(presented);
     FAULT_POINT("session.arenas_presented");
 
     const std::lock_guard lock(mutex_);

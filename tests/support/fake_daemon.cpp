@@ -101,6 +101,11 @@ void FakeDaemon::corrupt_next(Type type) {
     corrupted_.insert(type);
 }
 
+void FakeDaemon::lose_before_next(Type type, const proto::Region& lost) {
+    const std::lock_guard lock(mutex_);
+    losses_[type] = lost;
+}
+
 void FakeDaemon::answer_late() {
     const std::lock_guard lock(mutex_);
     silent_.clear();
@@ -214,6 +219,12 @@ void FakeDaemon::handle(std::uint64_t connection, const Message& request) {
         send(connection, proto::make_error_reply(request.header, refusal->second), -1);
         refusals_.erase(refusal);
         return;
+    }
+    if (const auto loss = losses_.find(type); loss != losses_.end()) {
+        Message news = proto::make_reply(proto::make_request(Type::kPoisoned, 0));
+        news.region = loss->second;
+        losses_.erase(loss);
+        send(connection, news, -1);
     }
     Message reply = proto::make_reply(request);
     int descriptor = -1;

@@ -44,6 +44,9 @@ class FakeDaemon {
     void refuse_next(fabricshm::proto::Type type, fabricshm::Error error);
     /// Sends fields out of range in the answer to the next request of this type.
     void corrupt_next(fabricshm::proto::Type type);
+    /// Reports lost memory, as if another session had found it, before the answer to the next
+    /// request of this type.
+    void lose_before_next(fabricshm::proto::Type type, const fabricshm::proto::Region& lost);
     /// Answers the requests kept back by be_silent(), late.
     void answer_late();
 
@@ -99,6 +102,7 @@ class FakeDaemon {
     std::set<Type> silent_;
     std::map<Type, fabricshm::Error> refusals_;
     std::set<Type> corrupted_;
+    std::map<Type, fabricshm::proto::Region> losses_;
     std::map<Type, int> counts_;
     std::map<Type, Message> last_;
     std::set<std::uint64_t> sessions_;

@@ -205,7 +205,7 @@ bool FaultPlayer::lose_memory() {
         insist("join alone", [&] {
             return fabricshm_group_join(arena_, name.c_str(), 0, 1, kTimeoutMs, &alone);
         });
-    if (!there) return false;
+    if (!there || !leave_model(alone)) return false;
     // On a device a whole page of 2 MiB is lost: one that is this region's alone, or another rank's
     // region could be the one that is named.
     void* own_page = spare.base;

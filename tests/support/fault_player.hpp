@@ -90,6 +90,7 @@ class FaultPlayer {
     bool shrink();
     int train();
     int open_parameters();
+    bool leave_model(fabricshm_group* alone);
     int recover_parameters(fabricshm_group* group);
     void step_model(std::uint64_t version);
 

@@ -29,6 +29,21 @@ int FaultPlayer::open_parameters() {
     return FABRICSHM_OK;
 }
 
+// Parameters that outlive their rank: those of one that dies become another's.
+bool FaultPlayer::leave_model(fabricshm_group* alone) {
+    const std::int64_t shape[] = {8};
+    const fabricshm_parameter parameter{"w", shape, 1, 0};
+    const fabricshm_parameters_spec spec{sizeof spec,   &parameter,    1, FABRICSHM_SGD,
+                                         FABRICSHM_F32, FABRICSHM_F32, 1, nullptr};
+    const std::string name = "own" + std::to_string(rank_);
+    fabricshm_parameters* set = nullptr;
+    const bool made = insist("open own parameters", [&] {
+        return fabricshm_parameters_open(alone, name.c_str(), &spec, kTimeoutMs, &set);
+    });
+    fabricshm_parameters_close(set);
+    return made;
+}
+
 // By SGD at a rate of 1, the mean of the ranks' gradients is taken off.
 void FaultPlayer::step_model(std::uint64_t version) {
     const float share = 1.0F / static_cast<float>(members_.size());

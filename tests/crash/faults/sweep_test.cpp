@@ -40,17 +40,27 @@ constexpr auto kTimeout = 120s;
 // virtual machine that was paused, a disk that hung), and nothing follows from a rank's timeout.
 constexpr auto kStandstill = 10s;
 constexpr int kReplays = 3;
-constexpr int kVictim = 0;  // rank 0 passes every point that any rank passes
+constexpr int kAttempts = 8;  // the order in which ranks come to a call is chance
+constexpr int kVictim = 0;    // rank 0 passes every point that any rank passes
 constexpr int kMortal = 2;  // killed by the test, so that the daemon has a session to reclaim from
 
-// Files of this project in /dev/shm: none but the folder of the scenario.
+// Files of this project in /dev/shm; not folders of tests, which others may run at the same time.
 std::set<std::string> shared_files() {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
         const std::string name = entry.path().filename().string();
-        if (name.find("fabric") != std::string::npos) names.insert(name);
+        const bool is_of_a_test = name.rfind("fabric-test-", 0) == 0;
+        if (name.find("fabric") != std::string::npos && !is_of_a_test) names.insert(name);
     }
     return names;
+}
+
+// The end of a log, since all of it would hide the problem in front of it.
+std::string end_of(const std::string& path) {
+    constexpr std::size_t kShown = 3000;
+    std::ifstream file(path);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    return text.size() <= kShown ? text : "..." + text.substr(text.size() - kShown);
 }
 
 // Descriptors of a process that hold memory of the pool or watch over other processes.
@@ -116,6 +126,7 @@ class Scenario {
         }
         if (!failed_) check_end();
         if (shared_files() != files) fail("something was left in /dev/shm");
+        if (!problems_.empty() || std::getenv("FABRIC_SWEEP_LOGS") != nullptr) show_logs();
     }
 
     bool fired() const noexcept { return fired_; }
@@ -126,6 +137,18 @@ class Scenario {
     void fail(const std::string& problem) {
         failed_ = true;
         problems_.push_back(problem);
+    }
+
+    std::string log_of(int rank) const {
+        return folder_.file(("rank" + std::to_string(rank) + ".log").c_str());
+    }
+
+    void show_logs() const {
+        std::printf("%s\nfabricd:\n%s", fault_.c_str(), end_of(folder_.file("log")).c_str());
+        for (int rank = 0; rank < kJobRanks; ++rank) {
+            std::printf("rank %d:\n%s", rank, end_of(log_of(rank)).c_str());
+        }
+        std::fflush(stdout);
     }
 
     // Small sizes, so that ranks claim chunks.
@@ -159,6 +182,9 @@ class Scenario {
         if (child == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (::getppid() != parent) ::_exit(127);
+            // What it says is shown when something goes wrong: each loses memory on purpose.
+            const bool has_log = std::freopen(log_of(rank).c_str(), "w", stderr) != nullptr;
+            if (!has_log) ::_exit(126);
             ::setenv("FABRIC_TUNING", folder_.file("tuning.conf").c_str(), 1);
             if (!point_.daemon && rank == kVictim) fabricshm::fault::arm(fault_.c_str());
             const int code = play_job(*board_, FabricdProcess::socket_in(folder_.path()), rank);
@@ -285,7 +311,8 @@ class Scenario {
 };
 
 // The first rank to come works in a claimed reduction, so a point may be missed.
-bool passes(const NamedPoint& point, int passage, int attempts) {
+// Adds what was not as it has to be to `wrong`.
+bool passes(const NamedPoint& point, int passage, int attempts, std::string& wrong) {
     int replays = 0;
     for (int attempt = 0; attempt < attempts; ++attempt) {
         Scenario scenario(point, passage);
@@ -302,7 +329,10 @@ bool passes(const NamedPoint& point, int passage, int attempts) {
             --attempt;
             continue;
         }
-        for (const auto& problem : scenario.problems()) FAIL_CHECK(problem);
+        for (const auto& problem : scenario.problems()) {
+            FAIL_CHECK(problem);
+            wrong += point.name + ":" + std::to_string(passage) + ": " + problem + "\n";
+        }
         if (scenario.fired() || !scenario.problems().empty()) return true;
     }
     return false;
@@ -399,6 +429,7 @@ TEST_SUITE("crash.faults.sweep") {
         const char* only = std::getenv("FABRIC_SWEEP_ONLY");  // for people in search of a fault
         int kills = 0;
         int elsewhere = 0;
+        std::string wrong;
         for (const NamedPoint& point : points) {
             if (only != nullptr && point.name != only) continue;
             CAPTURE(point.name);
@@ -407,16 +438,18 @@ TEST_SUITE("crash.faults.sweep") {
                 ++elsewhere;
                 continue;
             }
-            const bool reached = passes(point, 1, 3);
+            const bool reached = passes(point, 1, kAttempts, wrong);
             CHECK_MESSAGE(reached, "no process passes ", point.name, " (", point.file,
                           "): make the job of tests/support/fault_player.cpp do what passes it");
             kills += reached ? 1 : 0;
             // Also later in the story, where there is a later passage.
-            kills += passes(point, 4, 1) ? 1 : 0;
+            kills += passes(point, 4, 1, wrong) ? 1 : 0;
         }
         std::printf(
             "%zu fault points, %d deaths, all invariants checked after each; %d of the points "
             "are other tests'\n",
             points.size(), kills, elsewhere);
+        // At the end as well, which is what is left of a long log.
+        if (!wrong.empty()) std::printf("not as it has to be:\n%s", wrong.c_str());
     }
 }

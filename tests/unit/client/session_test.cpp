@@ -4,11 +4,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <thread>
 #include <vector>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "tests/support/fake_daemon.hpp"
 
@@ -31,6 +34,23 @@ std::shared_ptr<Session> attach(const FakeDaemon& daemon, Duration timeout = 30s
     options.label = "test";
     return Session::open(options).value();
 }
+
+/// Made before any thread logs, and the last to go.
+class CountedWarnings {
+  public:
+    CountedWarnings() {
+        count_ = 0;
+        set_log_sink([](LogLevel level, const char*) { count_ += level == LogLevel::kWarning; });
+    }
+    ~CountedWarnings() { set_log_sink(nullptr); }
+    CountedWarnings(const CountedWarnings&) = delete;
+    CountedWarnings& operator=(const CountedWarnings&) = delete;
+
+    int count() const { return count_; }
+
+  private:
+    static inline std::atomic<int> count_ = 0;
+};
 
 Message arena_request(const char* name) {
     Message request = proto::make_request(Type::kArenaOpen, 0);
@@ -127,6 +147,29 @@ TEST_SUITE("client.session") {
         CHECK(daemon.count(Type::kArenaAdopt) == 2);
         CHECK(session->identity().id == before.id);
         CHECK(session->identity().daemon_epoch == before.daemon_epoch + 1);
+    }
+
+    TEST_CASE("a loss that is reported while arenas are presented is learnt, and none refused") {
+        const CountedWarnings warnings;
+        FakeDaemon daemon;
+        const auto session = attach(daemon);
+        const std::uint64_t arena = open_arena(*session, "one");
+        const std::uint64_t other = open_arena(*session, "two");
+        constexpr Bytes kWatched = 16384;
+        const auto memory = std::make_unique<std::byte[]>(kWatched);
+        const auto watch =
+            std::make_shared<PoisonWatch>(memory.get(), kWatched, PoisonWatch::Source{nullptr});
+        session->watch_losses(arena, watch);
+        daemon.die();
+        daemon.lose_before_next(Type::kArenaAdopt, {arena, 7, 1, 8192, 4096});
+        daemon.come_back();
+        CHECK(create_region(*session, other, soon()).ok());
+        CHECK(warnings.count() == 0);
+        CHECK(daemon.count(Type::kArenaAdopt) == 2);
+        const auto lost = watch->lost();
+        REQUIRE(lost.size() == 1);
+        CHECK(lost[0].offset == 8192);
+        CHECK(lost[0].bytes == 4096);
     }
 
     TEST_CASE("a harmless call in flight is asked again, one that makes something fails") {
