@@ -1,0 +1,265 @@
+#include "fabricd/data/silo/folder_silo.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/reason.hpp"
+
+namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::explain;
+using fabricshm::Fd;
+using fabricshm::kDiskBlock;
+
+namespace {
+
+constexpr unsigned kInFlight = 16;
+// Times of files are those of the kernel's tick, 10 ms at most apart: what was written since may
+// have the time of what was there before.
+constexpr auto kTick = std::chrono::milliseconds(20);
+
+std::uint64_t nanoseconds(const timespec& time) {
+    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
+           static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+FileFacts facts_of(const struct stat& status) {
+    FileFacts facts;
+    facts.bytes = static_cast<Bytes>(status.st_size);
+    facts.version.words = {facts.bytes, nanoseconds(status.st_mtim), status.st_ino,
+                           nanoseconds(status.st_ctim)};
+    return facts;
+}
+
+// Until what is written from now on gets another time. A clock of another machine that is ahead of
+// ours is not waited for.
+void wait_for_next_tick(const struct stat& status) {
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::uint64_t changed = nanoseconds(status.st_ctim);
+    const std::uint64_t begin = nanoseconds(now);
+    if (begin < changed) return;
+    const std::chrono::nanoseconds passed(begin - changed);
+    if (passed < kTick) std::this_thread::sleep_for(kTick - passed);
+}
+
+Error error_of(int saved_errno, const std::string& path, const char* step) {
+    const std::string shown = printable(path);
+    if (saved_errno == EXDEV || saved_errno == ELOOP) {
+        return explain({Errc::kDenied, 0, step}, "%s leads out of the silo", shown.c_str());
+    }
+    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
+        return explain({Errc::kNotFound, 0, step}, "%s is not there", shown.c_str());
+    }
+    if (saved_errno == EACCES || saved_errno == EPERM) {
+        return explain({Errc::kDenied, 0, step}, "%s may not be read", shown.c_str());
+    }
+    return explain(fabricshm::error_of_disk(saved_errno, step), "%s: %s", shown.c_str(),
+                   std::strerror(saved_errno));
+}
+
+Fetched failed(std::uint64_t tag, const Error& error) {
+    return {tag, FetchOutcome::kFailed, error, fabricshm::explanation_of(error)};
+}
+
+Fetched changed(std::uint64_t tag, const char* how) {
+    return {tag, FetchOutcome::kChanged, {Errc::kOk, 0, ""}, how};
+}
+
+bool is_aligned(const Fetch& fetch) {
+    const auto place = reinterpret_cast<std::uintptr_t>(fetch.into);
+    return place % kDiskBlock == 0 && fetch.offset % kDiskBlock == 0 &&
+           fabricshm::round_up(fetch.bytes, kDiskBlock) <= fetch.room;
+}
+
+}  // namespace
+
+FolderSilo::FolderSilo(std::string place, std::span<std::byte> memory)
+    : place_(std::move(place)), reader_(memory, kInFlight) {}
+
+Result<std::unique_ptr<FolderSilo>> FolderSilo::open(const std::string& root,
+                                                     std::span<std::byte> memory) {
+    std::unique_ptr<FolderSilo> silo(new FolderSilo(root, memory));
+    FABRIC_TRY_VOID(silo->find_root());
+    return silo;
+}
+
+// Another folder may be there by now: one that was put in its place, or mounted on it.
+Result<void> FolderSilo::find_root() {
+    Fd root(::open(place_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!root) return error_of(errno, place_, "open silo");
+    root_ = std::move(root);
+    return {};
+}
+
+Result<Fd> FolderSilo::open_inside(const std::string& path, int flags) const {
+    if (!is_silo_path(path)) {
+        return explain({Errc::kInvalid, 0, "open in silo"}, "%s is no path in a silo",
+                       printable(path).c_str());
+    }
+    open_how how{};
+    // Not to wait for the writer of a FIFO. openat2() refuses flags that O_PATH has no use for.
+    const int gentle = (flags & O_PATH) != 0 ? 0 : O_NONBLOCK | O_NOCTTY;
+    how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | gentle);
+    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
+    const char* const name = path.empty() ? "." : path.c_str();
+    for (;;) {
+        const long fd = ::syscall(SYS_openat2, root_.get(), name, &how, sizeof how);
+        if (fd >= 0) return Fd(static_cast<int>(fd));
+        // A rename somewhere raced with the look at "..".
+        if (errno != EAGAIN && errno != EINTR) return error_of(errno, path, "open in silo");
+    }
+}
+
+Result<void> FolderSilo::read_names(const std::string& folder) {
+    FABRIC_TRY_VOID(find_root());
+    FABRIC_TRY(Fd fd, open_inside(folder, O_RDONLY | O_DIRECTORY));
+    DIR* const stream = ::fdopendir(fd.get());
+    if (stream == nullptr) return error_of(errno, folder, "list folder");
+    static_cast<void>(fd.release());
+    names_.clear();
+    errno = 0;
+    while (const dirent* const entry = ::readdir(stream)) {
+        const std::string name = entry->d_name;
+        if (name != "." && name != "..") names_.push_back(name);
+    }
+    const int saved_errno = errno;
+    ::closedir(stream);
+    listed_ = folder;
+    if (saved_errno != 0) {
+        names_.clear();
+        return error_of(saved_errno, folder, "list folder");
+    }
+    std::sort(names_.begin(), names_.end());
+    return {};
+}
+
+void FolderSilo::add_entry(int folder, const std::string& path, const std::string& name,
+                           SiloPage& page) const {
+    const auto leave_out = [&](const std::string& reason) {
+        if (page.left_out++ == 0) page.first_left_out = printable(path) + ": " + reason;
+    };
+    if (!is_silo_path(path)) return leave_out("longer than a path may be");
+    struct stat status {};
+    if (::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+        // Gone since the names were read.
+        if (errno != ENOENT) leave_out("its facts can't be read");
+        return;
+    }
+    if (S_ISLNK(status.st_mode)) {
+        const auto target = open_inside(path, O_PATH);
+        if (!target.ok()) return leave_out("a link that leads nowhere or out of the silo");
+        if (::fstat(target->get(), &status) != 0) return leave_out("its facts can't be read");
+    }
+    const bool is_folder = S_ISDIR(status.st_mode);
+    if (!is_folder && !S_ISREG(status.st_mode)) return leave_out("neither a file nor a folder");
+    page.entries.push_back({name, is_folder, is_folder ? FileFacts{} : facts_of(status)});
+}
+
+// The names are read once for all pages that follow each other; the facts with their page.
+Result<SiloPage> FolderSilo::list(const std::string& folder, const std::string& after,
+                                  std::size_t most, TimePoint) {
+    const bool goes_on = !after.empty() && folder == listed_;
+    if (!goes_on) FABRIC_TRY_VOID(read_names(folder));
+    FABRIC_TRY(const Fd fd, open_inside(folder, O_RDONLY | O_DIRECTORY));
+    SiloPage page;
+    const std::string prefix = folder.empty() ? "" : folder + "/";
+    auto name = std::upper_bound(names_.begin(), names_.end(), after);
+    if (after.empty()) name = names_.begin();
+    for (; name != names_.end() && page.entries.size() < most; ++name) {
+        add_entry(fd.get(), prefix + *name, *name, page);
+    }
+    page.is_last = name == names_.end();
+    if (page.is_last) {
+        names_ = {};
+        listed_ = {};
+    }
+    return page;
+}
+
+Result<FileFacts> FolderSilo::look(const std::string& path, TimePoint) {
+    FABRIC_TRY(const Fd fd, open_inside(path, O_PATH));
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) return error_of(errno, path, "look at file");
+    if (!S_ISREG(status.st_mode)) {
+        return explain({Errc::kNotFound, 0, "look at file"}, "%s is no file",
+                       printable(path).c_str());
+    }
+    return facts_of(status);
+}
+
+// Past the page cache where the place in memory and in the file allow it.
+Result<Fd> FolderSilo::open_file(const Fetch& fetch) const {
+    if (is_aligned(fetch)) {
+        auto direct = open_inside(fetch.path, O_RDONLY | O_DIRECT);
+        if (direct.ok() || direct.error().detail != EINVAL) return direct;
+    }
+    return open_inside(fetch.path, O_RDONLY);
+}
+
+void FolderSilo::start(const Fetch& fetch) {
+    FABRIC_CHECK(fetch.bytes <= fetch.room && fetch.offset + fetch.bytes <= fetch.facts.bytes);
+    auto file = open_file(fetch);
+    if (!file.ok()) {
+        const bool is_gone = file.error().code == Errc::kNotFound;
+        ended_.push_back(is_gone ? changed(fetch.tag, "it is gone")
+                                 : failed(fetch.tag, file.error()));
+        return;
+    }
+    struct stat status {};
+    if (::fstat(file->get(), &status) != 0) {
+        ended_.push_back(failed(fetch.tag, error_of(errno, fetch.path, "look at file")));
+        return;
+    }
+    if (!S_ISREG(status.st_mode) || facts_of(status) != fetch.facts) {
+        ended_.push_back(changed(fetch.tag, "it is another version"));
+        return;
+    }
+    // Whatever is written after this has another time than the version has.
+    wait_for_next_tick(status);
+    const bool direct = (::fcntl(file->get(), F_GETFL) & O_DIRECT) != 0;
+    const Bytes bytes = direct ? fabricshm::round_up(fetch.bytes, kDiskBlock) : fetch.bytes;
+    const std::uint64_t tag = ++last_tag_;
+    reader_.start({file->get(), fetch.into, bytes, fetch.offset, tag});
+    under_way_[tag] = {fetch, std::move(*file)};
+}
+
+Fetched FolderSilo::verdict_on(const UnderWay& work, const fabricshm::DiskReadDone& done) const {
+    const Fetch& fetch = work.fetch;
+    if (done.error != 0) return failed(fetch.tag, error_of(done.error, fetch.path, "read file"));
+    struct stat status {};
+    if (::fstat(work.file.get(), &status) != 0) {
+        return failed(fetch.tag, error_of(errno, fetch.path, "look at file"));
+    }
+    // Looked at after the read: a write before its end would have changed the time.
+    if (done.bytes < fetch.bytes || facts_of(status) != fetch.facts) {
+        return changed(fetch.tag, "it changed while it was read");
+    }
+    return {fetch.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""};
+}
+
+std::vector<Fetched> FolderSilo::wait(TimePoint deadline) {
+    const auto read = reader_.wait(ended_.empty() ? deadline : fabricshm::kNoWait);
+    auto ended = std::exchange(ended_, {});
+    for (const auto& done : read) {
+        const auto work = under_way_.find(done.tag);
+        FABRIC_CHECK(work != under_way_.end());
+        ended.push_back(verdict_on(work->second, done));
+        under_way_.erase(work);
+    }
+    return ended;
+}
+
+}  // namespace fabricd
