@@ -25,6 +25,8 @@ constexpr SimCommand kCommands[] = {
      add_cluster_flags, simulate_cluster},
     {"network", "An allreduce over several hosts against a ring over all ranks", add_network_flags,
      simulate_network},
+    {"data", "Hits and stalls of a job that reads files through a cache, by policy", add_data_flags,
+     simulate_data},
     {"validate", "Measure allreduces on this machine and compare", add_validate_flags,
      simulate_validate},
 };

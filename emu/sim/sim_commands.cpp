@@ -157,6 +157,11 @@ SimOutcome simulate_network(SimOptions& options) {
     return answer_network(options.network);
 }
 
+SimOutcome simulate_data(SimOptions& options) {
+    fall_back(options.loading.caches, {0.1, 0.5, 0.9});
+    return answer_loading(options.loading);
+}
+
 SimOutcome simulate_validate(SimOptions& options) {
     fall_back(options.devices, {2, 4});
     fall_back(options.sizes, {8, 1 * kKiB, 8 * kKiB, 64 * kKiB, 512 * kKiB, 4 * kMiB, 32 * kMiB});

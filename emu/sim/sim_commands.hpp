@@ -18,6 +18,7 @@ SimOutcome simulate_training(SimOptions& options);
 SimOutcome simulate_control(SimOptions& options);
 SimOutcome simulate_cluster(SimOptions& options);
 SimOutcome simulate_network(SimOptions& options);
+SimOutcome simulate_data(SimOptions& options);
 SimOutcome simulate_validate(SimOptions& options);
 
 /// Prints the report in the form that was asked for; false when it could not be written.

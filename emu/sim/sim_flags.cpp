@@ -244,6 +244,40 @@ void add_network_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
         ->check(CLI::Range(3, 1024));
 }
 
+// A job, a cache and a source.
+void add_data_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
+    LoadingFigures& figures = options.loading.figures;
+    command.add_option("--cache", texts.cache, "Shares of the set that fit (default 0.1,0.5,0.9)")
+        ->type_name("SHARE,...");
+    command.add_option("--samples", figures.samples, "Of the set (default 10000)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 10'000'000));
+    command.add_option("--sample", texts.sample_bytes, "Bytes of each (default 110KiB)")
+        ->type_name("SIZE");
+    command
+        .add_option("--rate", figures.samples_per_s,
+                    "Samples that the job reads in a second when it never waits (default 1000)")
+        ->type_name("N")
+        ->check(CLI::Range(0.001, 1e9));
+    command
+        .add_option("--source", figures.source,
+                    "The source's rate over what the job reads (default 0.5)")
+        ->type_name("SHARE")
+        ->check(CLI::Range(0.001, 1000.0));
+    command.add_option("--latency", texts.source_latency, "Of the source (default 20ms)")
+        ->type_name("TIME");
+    command
+        .add_option("--workers", figures.workers,
+                    "Samples that the loader itself asks for ahead of their use (default 8)")
+        ->type_name("N")
+        ->check(CLI::Range(1, 100'000));
+    command.add_option("--epochs", figures.epochs, "Default 8")
+        ->type_name("N")
+        ->check(CLI::Range(2, 1000));
+    command.add_option("--seed", figures.seed, "Of the first epoch's order (default 1)")
+        ->type_name("N");
+}
+
 // No topology either: the machine is the one that it runs on.
 void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
     add_devices(command, texts, "2,4");

@@ -40,6 +40,9 @@ struct SimTexts {
     std::string latency = "10us";
     std::string message = "2us";
     std::string memory = "4GB/s";
+    std::string cache;
+    std::string sample_bytes = "110KiB";
+    std::string source_latency = "20ms";
     double store_slow = 1;
     bool no_fence = false;
     bool one_member = false;
@@ -60,6 +63,7 @@ void add_training_flags(CLI::App& command, SimOptions& options, SimTexts& texts)
 void add_control_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_network_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
+void add_data_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 void add_validate_flags(CLI::App& command, SimOptions& options, SimTexts& texts);
 
 /// And those that all have.

@@ -26,6 +26,7 @@ constexpr const char* kExamples =
     "  fabric-sim control --devices 8,64,256,1024 --stragglers 3 --failures 1\n"
     "  fabric-sim cluster --hosts 2,64,1024 --failures 7\n"
     "  fabric-sim network --hosts 2,16 --ranks 8 --bandwidth 12.5GB/s\n"
+    "  fabric-sim data --cache 0.25,0.5 --source 0.4 --latency 50ms\n"
     "  fabric-sim validate            measures this machine; half a minute\n"
     "\nSizes: B, KiB, MiB, GiB. Times: ns, us, ms, s. Rates: MB/s, GB/s.\n"
     "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
@@ -65,6 +66,7 @@ class Finish {
         finish_control();
         finish_cluster();
         finish_network();
+        finish_loading();
         if (texts_.trigger != "async" && texts_.trigger != "sync") {
             report("--trigger: async or sync");
         }
@@ -206,6 +208,21 @@ class Finish {
         query.figures.memory = rate("--memory", texts_.memory);
         query.figures.latency = length("--latency", texts_.latency);
         query.figures.message = length("--message", texts_.message);
+    }
+
+    void finish_loading() {
+        LoadingQuery& query = options_.loading;
+        query.figures.sample_bytes = size("--sample", texts_.sample_bytes);
+        query.figures.latency = length_within("--latency", texts_.source_latency, 0, 3600);
+        for (const std::string& word : split(texts_.cache)) {
+            char* end = nullptr;
+            const double share = std::strtod(word.c_str(), &end);
+            // `!(a && b)`: refuses NaN as well.
+            if (*end != 0 || !(share >= 0 && share <= 1)) {
+                report("--cache: \"" + word + "\" is no share of 0 to 1");
+            }
+            query.caches.push_back(share);
+        }
     }
 
     void finish_topology() {

@@ -9,6 +9,7 @@
 
 #include "emu/sim/cluster_query.hpp"
 #include "emu/sim/host_network.hpp"
+#include "emu/sim/loading.hpp"
 #include "emu/sim/queries.hpp"
 #include "emu/sim/training.hpp"
 #include "emu/sim/validate.hpp"
@@ -38,6 +39,7 @@ struct SimOptions {
     BandwidthQuery bandwidth;
     ClusterQuery cluster;
     NetworkQuery network;
+    LoadingQuery loading;
     ValidateOptions validate;
     Workload workload;
     TraceSpec trace;

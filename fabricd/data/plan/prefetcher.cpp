@@ -7,18 +7,23 @@ namespace fabricd {
 namespace {
 
 constexpr double kAnswers = 2;
+// Of the cache: what passes takes the place of what could be kept.
+constexpr double kSlowShare = 0.02;
+constexpr double kMostShare = 0.5;
 constexpr std::uint32_t kNowhere = ~0U;
 
 }  // namespace
 
-Bytes bytes_ahead(const PrefetchRates& rates, Bytes sample_bytes, Bytes room) noexcept {
+Bytes bytes_ahead(const PrefetchRates& rates, Bytes sample_bytes, Bytes cache) noexcept {
     const auto sample = static_cast<double>(std::max<Bytes>(sample_bytes, 1));
     const double reads = rates.samples_per_s * sample;
-    // A source that is slower than the job gets no more done than it can.
-    const double rate =
-        rates.source_bytes_per_s > 0 ? std::min(reads, rates.source_bytes_per_s) : reads;
-    const double wanted = rate * rates.source_latency_s * kAnswers + sample;
-    const double most = std::max(static_cast<double>(room), sample);
+    const bool is_slow = rates.source_bytes_per_s > 0 && rates.source_bytes_per_s < reads;
+    // A slow source gives no more meanwhile than it can.
+    const double rate = is_slow ? rates.source_bytes_per_s : reads;
+    double wanted = rate * rates.source_latency_s * kAnswers + sample;
+    // But it keeps up where much of the order is kept, if it never rests while that is read.
+    if (is_slow) wanted = std::max(wanted, kSlowShare * static_cast<double>(cache));
+    const double most = std::max(sample, kMostShare * static_cast<double>(cache));
     return static_cast<Bytes>(std::clamp(wanted, sample, most));
 }
 

@@ -22,10 +22,11 @@ struct PrefetchRates {
     double samples_per_s = 0;       // that the job reads when it does not wait
 };
 
-/// How many bytes to fetch ahead of their use: what the job reads while the source answers twice,
-/// for an answer may take longer than the last one, and one sample more that is being transferred;
-/// `room` at most, and one sample at least.
-Bytes bytes_ahead(const PrefetchRates& rates, Bytes sample_bytes, Bytes room) noexcept;
+/// How many bytes of a cache are for what is fetched ahead of its use: what the job reads, or the
+/// source gives, while the source answers twice, for an answer may take longer than the last one,
+/// and one sample more that is being transferred. For a source that is slower than the job 2 % of
+/// the cache at least. Half of the cache at most, but one sample.
+Bytes bytes_ahead(const PrefetchRates& rates, Bytes sample_bytes, Bytes cache) noexcept;
 
 /// Walks along one epoch's order. One thread at a time; each sample is looked at once.
 class Prefetcher {

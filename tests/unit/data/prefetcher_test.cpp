@@ -109,14 +109,17 @@ TEST_SUITE("data.prefetcher") {
         }
     }
 
-    TEST_CASE("what is fetched ahead covers the source's latency, within the room") {
+    TEST_CASE("what is fetched ahead covers the source's answers, and spares most of the cache") {
         const Bytes sample = 100'000;
-        CHECK(bytes_ahead({0, 0, 0}, sample, 1 << 30) == sample);
+        const Bytes cache = Bytes{1} << 34;
+        CHECK(bytes_ahead({0, 0, 0}, sample, cache) == sample);
         // 50 ms at 1,000 samples a second, twice, and one.
-        CHECK(bytes_ahead({0.05, 0, 1000}, sample, 1 << 30) == 101 * sample);
-        // A source of 10 MB/s can't give more meanwhile.
-        CHECK(bytes_ahead({0.05, 1e7, 1000}, sample, 1 << 30) == 11 * sample);
-        CHECK(bytes_ahead({0.05, 0, 1000}, sample, 5 * sample) == 5 * sample);
+        CHECK(bytes_ahead({0.05, 0, 1000}, sample, cache) == 101 * sample);
+        CHECK(bytes_ahead({0.05, 2e8, 1000}, sample, cache) == 101 * sample);
+        // 10 MB/s for a job that reads 100: it never rests.
+        CHECK(bytes_ahead({0.05, 1e7, 1000}, sample, 1000 * sample) == 20 * sample);
+        CHECK(bytes_ahead({0.05, 1e7, 1000}, sample, 100 * sample) == 11 * sample);
+        CHECK(bytes_ahead({0.05, 0, 1000}, sample, 10 * sample) == 5 * sample);
         CHECK(bytes_ahead({1e9, 0, 1e9}, sample, 10) == sample);
     }
 }
