@@ -42,6 +42,7 @@ LAYERS = {
     "fabricd/service": 16,
     "fabricd": 17,
     "fabricd/bridge": 17,
+    "fabricd/data/program": 17,
     "fabricd/ctl": 17,
     "fabricd/slurm": 17,
     "tests": 19,  # also of what bench/ is made of
@@ -71,8 +72,8 @@ LIBRARIES = {
     r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
-    r"CLI/": {"fabricd/config", "fabricd/ctl", "emu", "emu/sim", "bench"},
-    r"nlohmann/": {"fabricd/ctl", "emu/sim", "bench", "tests"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "fabricd/data/program", "emu", "emu/sim", "bench"},
+    r"nlohmann/": {"fabricd/ctl", "fabricd/data/program", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},
     r"(mpi\.h|gloo/)": {"bench"},

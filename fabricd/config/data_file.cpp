@@ -1,0 +1,158 @@
+#include "fabricd/config/data_file.hpp"
+
+// Header-only and without exceptions, as in config.cpp.
+#define TOML_EXCEPTIONS 0
+#define TOML_ASSERT(condition) static_cast<void>(0)  // 3.3 asserts what files say: "[.a]"
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "fabricd/config/nearest_word.hpp"
+#include "fabricd/data/silo/silo.hpp"
+
+namespace fabricd {
+
+namespace {
+
+// More than any host has: a generated file cannot fill the service.
+constexpr std::size_t kSilosMax = 256;
+// Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
+constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
+constexpr Bytes kMostMemory = Bytes{1} << 47;
+
+// Each reader takes one value and says what it wanted when the value is not that; "": it was right.
+template <typename Section>
+struct Key {
+    const char* name;
+    std::string (*read)(const toml::node& value, Section& section);
+};
+
+std::string read_memory(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
+    if (!bytes.ok() || *bytes < kLeastMemory || *bytes > kMostMemory) {
+        return "a size as \"8GiB\", 32 MiB to 128 TiB";
+    }
+    spec.memory = *bytes;
+    return "";
+}
+
+std::string read_at(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    const std::string at = text != nullptr ? text->get() : "";
+    if (at.size() < 2 || at.front() != '/' || !is_silo_path(at.substr(1))) {
+        return "a path in the namespace, as \"/images\"";
+    }
+    silo.at = at;
+    return "";
+}
+
+std::string read_from(const toml::node& value, SiloSpec& silo) {
+    constexpr std::string_view kScheme = "file://";
+    const auto* text = value.as_string();
+    std::string from = text != nullptr ? text->get() : "";
+    if (from.rfind(kScheme, 0) == 0) from.erase(0, kScheme.size());
+    const bool is_folder =
+        !from.empty() && from.front() == '/' && from.find('\0') == std::string::npos;
+    if (!is_folder) return "the path of a folder, as \"/data/images\"";
+    silo.from = from;
+    return "";
+}
+
+constexpr Key<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
+constexpr Key<SiloSpec> kSiloKeys[] = {{"at", read_at}, {"from", read_from}};
+
+std::string place_in(const std::string& file, const toml::source_region& source) {
+    return file + ":" + std::to_string(source.begin.line);
+}
+
+template <typename Section, std::size_t count>
+ErrorMessage read_section(const toml::table& table, const std::string& file,
+                          const Key<Section> (&keys)[count], Section& section) {
+    for (const auto& [name, value] : table) {
+        const std::string here = place_in(file, name.source());
+        const auto* key =
+            std::find_if(std::begin(keys), std::end(keys),
+                         [&, key = name.str()](const auto& known) { return key == known.name; });
+        if (key == std::end(keys)) {
+            std::vector<std::string> known;
+            for (const auto& one : keys) known.emplace_back(one.name);
+            const std::string word(name.str());
+            return here + ": unknown key \"" + word + "\"" + did_you_mean(word, known);
+        }
+        const std::string wanted = key->read(value, section);
+        if (!wanted.empty()) return here + ": " + key->name + " takes " + wanted;
+    }
+    return {};
+}
+
+// "/a" holds "/a/b", and both would answer for it.
+bool is_within(const std::string& inner, const std::string& outer) {
+    return inner.rfind(outer, 0) == 0 &&
+           (inner.size() == outer.size() || inner[outer.size()] == '/');
+}
+
+ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSpec& spec) {
+    const std::string where = place_in(file, table.source());
+    for (const auto& key : kSiloKeys) {
+        if (!table.contains(key.name)) return where + ": the silo has no " + key.name;
+    }
+    SiloSpec silo;
+    silo.line = static_cast<int>(table.source().begin.line);
+    if (auto bad = read_section(table, file, kSiloKeys, silo)) return bad;
+    for (const SiloSpec& other : spec.silos) {
+        if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
+        return where + ": " + silo.at + " and " + other.at + " (line " +
+               std::to_string(other.line) + ") lie within each other";
+    }
+    if (spec.silos.size() == kSilosMax) return file + ": has more than 256 silos";
+    spec.silos.push_back(silo);
+    return {};
+}
+
+}  // namespace
+
+ErrorMessage parse_data_file(const std::string& text, const std::string& name, DataSpec& spec) {
+    const toml::parse_result parsed = toml::parse(text, name);
+    if (!parsed) {
+        return place_in(name, parsed.error().source()) + ": " +
+               std::string(parsed.error().description());
+    }
+    DataSpec found;
+    for (const auto& [key, value] : parsed.table()) {
+        const std::string where = place_in(name, key.source());
+        const std::string word(key.str());
+        if (word == "cache") {
+            const auto* table = value.as_table();
+            if (table == nullptr) return where + ": cache is a section: [cache]";
+            if (auto bad = read_section(*table, name, kCacheKeys, found)) return bad;
+        } else if (word == "silo") {
+            const auto* list = value.as_array();
+            if (list == nullptr) return where + ": a silo is a section: [[silo]]";
+            for (const auto& item : *list) {
+                const auto* table = item.as_table();
+                if (table == nullptr) return where + ": a silo is a section: [[silo]]";
+                if (auto bad = read_silo(*table, name, found)) return bad;
+            }
+        } else {
+            return where + ": unknown section \"" + word + "\"" +
+                   did_you_mean(word, {"cache", "silo"});
+        }
+    }
+    if (found.silos.empty()) return name + ": has no [[silo]]";
+    spec = std::move(found);
+    return {};
+}
+
+ErrorMessage read_data_file(const std::string& path, DataSpec& spec) {
+    std::ifstream file(path);
+    std::ostringstream text;
+    // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.
+    if (file) text << file.rdbuf();
+    if (!file || file.bad()) return path + ": can't be read";
+    return parse_data_file(text.str(), path, spec);
+}
+
+}  // namespace fabricd

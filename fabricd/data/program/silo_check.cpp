@@ -1,0 +1,79 @@
+#include "fabricd/data/program/silo_check.hpp"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "fabricd/data/silo/folder_silo.hpp"
+#include "libfabricshm/base/reason.hpp"
+
+namespace fabricd {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t kPage = 1000;
+constexpr auto kPatience = 30s;
+
+std::string entries_of(const SiloCheck& check) {
+    return (check.has_more ? "more than " : "") + std::to_string(check.entries) +
+           (check.entries == 1 ? " entry" : " entries") + " in its root";
+}
+
+}  // namespace
+
+SiloCheck check_silo(const SiloSpec& silo) {
+    SiloCheck check;
+    check.silo = silo;
+    const auto opened = FolderSilo::open(silo.from, {});
+    if (!opened.ok()) {
+        check.problem = fabricshm::explanation_of(opened.error());
+        return check;
+    }
+    const auto page = (*opened)->list("", "", kPage, fabricshm::Clock::now() + kPatience);
+    if (!page.ok()) {
+        check.problem = fabricshm::explanation_of(page.error());
+        return check;
+    }
+    check.entries = page->entries.size();
+    check.has_more = !page->is_last;
+    check.left_out = page->left_out;
+    check.first_left_out = page->first_left_out;
+    return check;
+}
+
+std::string as_text(const std::vector<SiloCheck>& checks, const std::string& file) {
+    std::string text;
+    for (const SiloCheck& check : checks) {
+        if (!check.problem.empty()) {
+            text += file + ":" + std::to_string(check.silo.line) + ": " + check.silo.at + ": " +
+                    check.problem + "\n";
+            continue;
+        }
+        text += check.silo.at + "  " + check.silo.from + "  " + entries_of(check) + "\n";
+        if (check.left_out == 0) continue;
+        text += "    left out: " + std::to_string(check.left_out) + ", the first " +
+                check.first_left_out + "\n";
+    }
+    return text;
+}
+
+std::string as_json(const std::vector<SiloCheck>& checks) {
+    auto list = nlohmann::json::array();
+    for (const SiloCheck& check : checks) {
+        list.push_back({{"at", check.silo.at},
+                        {"from", check.silo.from},
+                        {"line", check.silo.line},
+                        {"problem", check.problem},
+                        {"entries", check.entries},
+                        {"has_more", check.has_more},
+                        {"left_out", check.left_out},
+                        {"first_left_out", check.first_left_out}});
+    }
+    // Names of files may be of any bytes.
+    return nlohmann::json{{"silos", list}}.dump(-1, ' ', false,
+                                                nlohmann::json::error_handler_t::replace) +
+           "\n";
+}
+
+}  // namespace fabricd

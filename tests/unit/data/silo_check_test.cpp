@@ -1,0 +1,36 @@
+#include "fabricd/data/program/silo_check.hpp"
+
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/temporary_directory.hpp"
+
+using namespace fabricd;
+
+TEST_SUITE("data.silo_check") {
+    TEST_CASE("each silo is counted, and what is wrong is named with its line of the file") {
+        const test_support::TemporaryDirectory folder;
+        std::filesystem::create_directories(folder.file("images"));
+        std::ofstream(folder.file("images/a")) << "a";
+        REQUIRE(::mkfifo(folder.file("images/pipe").c_str(), 0600) == 0);
+        const std::vector<SiloCheck> checks = {check_silo({"/images", folder.file("images"), 3}),
+                                               check_silo({"/gone", folder.file("gone"), 6})};
+        CHECK(as_text(checks, "d.toml") ==
+              "/images  " + folder.file("images") + "  1 entry in its root\n" +
+                  "    left out: 1, the first pipe: neither a file nor a folder\n" +
+                  "d.toml:6: /gone: " + folder.file("gone") + " is not there\n");
+        const std::string json = as_json(checks);
+        CHECK(json.find("\"entries\":1") != std::string::npos);
+        CHECK(json.find("\"line\":6") != std::string::npos);
+        CHECK(json.find("is not there") != std::string::npos);
+    }
+
+    TEST_CASE("names of any bytes make JSON") {
+        SiloCheck check;
+        check.first_left_out = "\xff\xfe\n";
+        CHECK(as_json({check}).find('\xff') == std::string::npos);
+    }
+}

@@ -1,0 +1,87 @@
+#include "fabricd/config/data_file.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+using namespace fabricd;
+
+namespace {
+
+// One line each, so that the tests can say where a mistake is.
+constexpr const char* kImages = "[[silo]]\nat = \"/images\"\nfrom = \"/data/images\"\n";
+
+std::string error_message(const std::string& text) {
+    DataSpec spec;
+    const auto bad = parse_data_file(text, "d.toml", spec);
+    CHECK(spec.silos.empty() == bad.has_value());
+    return bad.value_or("");
+}
+
+}  // namespace
+
+TEST_SUITE("fabricd.data_file") {
+    TEST_CASE("a file has its silos and the memory that they share") {
+        DataSpec spec;
+        const std::string text = std::string("[cache]\nmemory = \"8GiB\"\n") + kImages +
+                                 "[[silo]]\nat = \"/features\"\nfrom = \"file:///srv/f\"\n";
+        REQUIRE_FALSE(parse_data_file(text, "d.toml", spec));
+        CHECK(spec.memory == 8 * fabricshm::kGiB);
+        REQUIRE(spec.silos.size() == 2);
+        CHECK(spec.silos[0].at == "/images");
+        CHECK(spec.silos[0].from == "/data/images");
+        CHECK(spec.silos[0].line == 3);
+        CHECK(spec.silos[1].from == "/srv/f");
+        REQUIRE_FALSE(parse_data_file(kImages, "d.toml", spec));
+        CHECK(spec.memory == fabricshm::kGiB);
+    }
+
+    TEST_CASE("a mistake is named with its line and what would be right") {
+        const std::pair<std::string, const char*> mistakes[] = {
+            {"", "d.toml: has no [[silo]]"},
+            {"[cache]\nmemory = 8\n",
+             "d.toml:2: memory takes a size as \"8GiB\", 32 MiB to 128 TiB"},
+            {"[cache]\nmemory = \"1MiB\"\n",
+             "d.toml:2: memory takes a size as \"8GiB\", 32 MiB to 128 TiB"},
+            {"[cache]\nmemry = \"1GiB\"\n",
+             "d.toml:2: unknown key \"memry\" (did you mean memory?)"},
+            {"cache = 3\n", "d.toml:1: cache is a section: [cache]"},
+            {"[silos]\n", "d.toml:1: unknown section \"silos\" (did you mean silo?)"},
+            {"[silo]\nat = \"/a\"\n", "d.toml:1: a silo is a section: [[silo]]"},
+            {"[[silo]]\nat = \"/a\"\n", "d.toml:1: the silo has no from"},
+            {"[[silo]]\nat = \"a\"\nfrom = \"/d\"\n",
+             "d.toml:2: at takes a path in the namespace, as \"/images\""},
+            {"[[silo]]\nat = \"/a/../b\"\nfrom = \"/d\"\n",
+             "d.toml:2: at takes a path in the namespace, as \"/images\""},
+            {"[[silo]]\nat = \"/\"\nfrom = \"/d\"\n",
+             "d.toml:2: at takes a path in the namespace, as \"/images\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"d\"\n",
+             "d.toml:3: from takes the path of a folder, as \"/data/images\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = [1]\n",
+             "d.toml:3: from takes the path of a folder, as \"/data/images\""},
+            {std::string(kImages) + "[[silo]]\nat = \"/images/x\"\nfrom = \"/d\"\n",
+             "d.toml:4: /images/x and /images (line 1) lie within each other"},
+        };
+        for (const auto& [text, wanted] : mistakes) {
+            CAPTURE(text);
+            CHECK(error_message(text) == wanted);
+        }
+        CHECK(error_message("at = [\n").rfind("d.toml:", 0) == 0);
+        // Names that only begin alike are two.
+        CHECK(error_message(std::string(kImages) +
+                            "[[silo]]\nat = \"/images2\"\nfrom = \"/d\"\n") == "");
+    }
+
+    TEST_CASE("any text is a spec or one line") {
+        const std::string whole = std::string("[cache]\nmemory = \"8GiB\"\n") + kImages;
+        std::mt19937 random(1);
+        for (int turn = 0; turn < 3000; ++turn) {
+            std::string text = whole;
+            for (int change = 0; change < 3; ++change) {
+                text[random() % text.size()] = static_cast<char>(random() % 256);
+            }
+            const std::string bad = error_message(text);
+            CHECK(bad.find('\n') == std::string::npos);
+        }
+    }
+}
