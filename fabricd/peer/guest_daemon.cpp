@@ -312,7 +312,8 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
     const bool is_farewell = bytes == sizeof request && !client.is_greeted &&
                              proto::type_of(request.header) == proto::Type::kBye;
     // What it wrote is known when its process can be watched: said again until then.
-    if (is_farewell && unwatched.count(request.hello.session_id) != 0) return refuse(id, request, {Errc::kBusy, 0, "not watched"});
+    if (is_farewell && unwatched.count(request.hello.session_id) != 0)
+        return refuse(id, request, {Errc::kBusy, 0, "not watched"});
     // Of one that says goodbye again: its ranges are on their way out of the caches perhaps.
     const bool is_last = client.leaving != 0 && flusher != nullptr;
     if (!ranges.empty() || is_last) {

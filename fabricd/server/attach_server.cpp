@@ -386,9 +386,13 @@ bool AttachServer::farewell(ConnectionId id, const proto::Message& request) {
     std::copy(std::begin(request.hello.token), std::end(request.hello.token), token.begin());
     const SessionId session{request.hello.session_id};
     const auto allowed = registry_.check_leave(session, connections_.at(id).peer, token);
-    if (!allowed.ok()) {
+    if (!allowed.ok() && allowed.error().code == Errc::kNotFound) {
         // Most often it has ended by the goodbye before this one: no refusal to be counted.
         return send(id, {proto::make_error_reply(request.header, allowed.error()), {}, {}});
+    }
+    if (!allowed.ok()) {
+        if (refuse(id, request.header, allowed.error())) drop(id, "not that session");
+        return false;
     }
     end_session(session, "goodbye, said again");
     deliver();

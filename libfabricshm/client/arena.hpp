@@ -98,7 +98,7 @@ class Arena {
                                       Retry retry);
 
     const std::shared_ptr<Session> session_;
-    const std::uint64_t session_id_;  // of the daemon's, when the arena was opened
+    const std::uint64_t session_id_;    // of the daemon's, when the arena was opened
     const std::shared_ptr<Stay> stay_;  // before what is mapped, so that it goes after that
     const std::uint64_t id_;
     const std::string name_;
