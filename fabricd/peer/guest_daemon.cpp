@@ -76,6 +76,9 @@ struct GuestDaemon::Impl {
         Outbox outbox;
         bool is_greeted = false;
         std::map<std::uint64_t, ArenaId> closing;  // by the number of the request
+        std::uint64_t leaving = 0;  // without a hello: the session that says goodbye through it
+
+        std::uint64_t talks_of() const { return leaving != 0 ? leaving : session; }
     };
 
     GuestOptions options;
@@ -94,6 +97,7 @@ struct GuestDaemon::Impl {
 
     std::map<ConnectionId, Client> clients;
     ConnectionId last = 0;
+    std::set<std::uint64_t> unwatched;  // sessions of the owner's whose processes can't be watched
     bool is_up = false;
     std::atomic<bool> is_draining{false};
     std::atomic<Bytes> used{0};  // of the pool, as its owner said last
@@ -127,6 +131,7 @@ struct GuestDaemon::Impl {
     void drop(ConnectionId id);
     void from_owner(ConnectionId id, const std::string& bytes);
     void learn(ConnectionId id, const proto::Message& reply, Packet& packet);
+    void left(const Client& client, const proto::Message& reply);
     void came_up(const std::vector<KnownSession>& sessions);
     bool note_known(const KnownSession& entry);
     Ranges ranges_of(std::uint64_t session) const;
@@ -136,8 +141,8 @@ struct GuestDaemon::Impl {
     void flush_ended(std::uint64_t session, Ranges ranges);
     void flushed_ended(std::uint64_t session, const Result<void>& flushed);
     void hold(ConnectionId id, std::string packet, Ranges ranges);
-    void let_go(ConnectionId id, std::string packet, const Ranges& ranges,
-                const Result<void>& flushed);
+    void keep(std::uint64_t session, const Ranges& ranges);
+    void let_go(ConnectionId id, std::string packet, const Result<void>& flushed);
     Result<void> serve();
     /// Events come from it alone, so that it is there while they are served.
     GuestLink& to_owner() { return *link; }
@@ -299,9 +304,19 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
     Ranges ranges;
     if (bytes == sizeof request) {
         const std::lock_guard lock(mutex);
-        ranges = ranges_before(processes, clients.at(id).session, request);
+        Client& client = clients.at(id);
+        if (!client.is_greeted) client.leaving = leaver_of(processes, client.peer.pid, request);
+        ranges = ranges_before(processes, client.talks_of(), request);
     }
-    if (!ranges.empty()) {
+    const Client& client = clients.at(id);
+    const bool is_farewell = bytes == sizeof request && !client.is_greeted &&
+                             proto::type_of(request.header) == proto::Type::kBye;
+    // What it wrote is known when its process can be watched: said again until then.
+    if (is_farewell && unwatched.count(request.hello.session_id) != 0)
+        return refuse(id, request, {Errc::kBusy, 0, "not watched"});
+    // Of one that says goodbye again: its ranges are on their way out of the caches perhaps.
+    const bool is_last = client.leaving != 0 && flusher != nullptr;
+    if (!ranges.empty() || is_last) {
         hold(id, std::move(packet), std::move(ranges));
         return false;
     }
@@ -314,16 +329,25 @@ void GuestDaemon::Impl::hold(ConnectionId id, std::string packet, Ranges ranges)
     Client& client = clients.at(id);
     loop->remove(client.watch);
     client.watch = 0;
-    flusher->flush(ranges, [this, id, packet = std::move(packet),
+    const std::uint64_t session = client.talks_of();
+    flusher->flush(ranges, [this, id, session, packet = std::move(packet),
                             ranges](const Result<void>& flushed) mutable {
-        (void)loop->post([this, id, packet = std::move(packet), ranges, flushed] {
-            let_go(id, packet, ranges, flushed);
+        (void)loop->post([this, id, session, packet = std::move(packet), ranges, flushed] {
+            // Before anything else of the session: it may say goodbye through another connection.
+            if (!flushed.ok()) keep(session, ranges);
+            let_go(id, packet, flushed);
         });
     });
 }
 
-void GuestDaemon::Impl::let_go(ConnectionId id, std::string packet, const Ranges& ranges,
-                               const Result<void>& flushed) {
+// They are in this host's caches still.
+void GuestDaemon::Impl::keep(std::uint64_t session, const Ranges& ranges) {
+    const std::lock_guard lock(mutex);
+    const auto process = processes.find(session);
+    if (process != processes.end()) process->second.ranges.insert(ranges.begin(), ranges.end());
+}
+
+void GuestDaemon::Impl::let_go(ConnectionId id, std::string packet, const Result<void>& flushed) {
     const auto found = clients.find(id);
     if (found == clients.end() || link == nullptr) return;
     Client& client = found->second;
@@ -332,20 +356,18 @@ void GuestDaemon::Impl::let_go(ConnectionId id, std::string packet, const Ranges
         loop->add(client.socket.get(), wanted, [this, id](std::uint32_t) { read_from(id); });
     if (!flushed.ok() || !watched.ok()) {
         fabricshm::log(LogLevel::kError, "session %llu: %s",
-                       static_cast<unsigned long long>(client.session),
+                       static_cast<unsigned long long>(client.talks_of()),
                        describe(flushed.ok() ? watched.error() : flushed.error()).c_str());
         if (watched.ok()) loop->remove(watched.value());
-        {
-            const std::lock_guard lock(mutex);
-            const auto process = processes.find(client.session);
-            if (process != processes.end()) {
-                process->second.ranges.insert(ranges.begin(), ranges.end());
-            }
-        }
         to_owner().closed(id);
         return drop(id);
     }
     client.watch = watched.value();
+    // What an earlier goodbye of the same session was to write out, and could not.
+    if (client.leaving != 0 && !ranges_of(client.leaving).empty()) {
+        to_owner().closed(id);
+        return drop(id);  // the client says it again
+    }
     proto::Message request;
     std::memcpy(&request, packet.data(), sizeof request);
     if (proto::type_of(request.header) == proto::Type::kArenaClose) {
@@ -405,8 +427,9 @@ void GuestDaemon::Impl::from_owner(ConnectionId id, const std::string& bytes) {
 void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Packet& packet) {
     Client& client = clients.at(id);
     const auto closing = client.closing.extract(reply.header.request_id);
-    if (reply.header.status != 0) return;
     const proto::Type type = proto::type_of(reply.header);
+    if (type == proto::Type::kBye && client.leaving != 0) return left(client, reply);
+    if (reply.header.status != 0) return;
     if (type == proto::Type::kArenaClose && !closing.empty()) {
         const std::lock_guard lock(mutex);
         forget_arena(processes, client.session, closing.mapped());
@@ -424,6 +447,7 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         }
         client.session = session;
         client.is_greeted = true;
+        unwatched.erase(session);
         places->greeted(client.peer.uid);
         // Its arenas' descriptors, which it presents when it comes back.
         (void)client.socket.allow_descriptors(true);
@@ -442,6 +466,18 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
             }
         }
     }
+}
+
+// The owner has ended the session, now or before: its process is watched no longer.
+void GuestDaemon::Impl::left(const Client& client, const proto::Message& reply) {
+    const auto status = static_cast<Errc>(reply.header.status);
+    if (status != Errc::kOk && status != Errc::kNotFound) return;
+    const std::lock_guard lock(mutex);
+    const auto process = processes.find(client.leaving);
+    // One whose process has ended meanwhile is written out again, and goes then.
+    if (process == processes.end() || process->second.has_ended) return;
+    loop->remove(process->second.watch);
+    processes.erase(process);
 }
 
 Result<void> GuestDaemon::Impl::watch(std::uint64_t session, Fd pidfd, std::int32_t pid,
@@ -516,6 +552,7 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
                    options.owner.c_str(), sessions.size());
     if (link == nullptr) return;
     is_up = true;
+    unwatched.clear();
     std::set<std::uint64_t> known;
     for (const KnownSession& entry : sessions) {
         known.insert(entry.session);
@@ -554,6 +591,7 @@ bool GuestDaemon::Impl::note_known(const KnownSession& entry) {
                        static_cast<unsigned long long>(entry.session),
                        describe(watched.error()).c_str());
         processes.erase(entry.session);
+        unwatched.insert(entry.session);
         return true;
     }
     processes[entry.session].has_ended = true;

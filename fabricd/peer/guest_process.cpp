@@ -23,6 +23,14 @@ std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t sessi
     return ranges;
 }
 
+std::uint64_t leaver_of(const GuestProcesses& processes, std::int32_t pid,
+                        const proto::Message& request) {
+    if (proto::type_of(request.header) != proto::Type::kBye) return 0;
+    const auto found = processes.find(request.hello.session_id);
+    const bool is_own = found != processes.end() && found->second.pid == pid;
+    return is_own && !found->second.has_ended ? found->first : 0;
+}
+
 void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena) {
     const auto found = processes.find(session);
     if (found == processes.end()) return;

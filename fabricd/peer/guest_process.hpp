@@ -35,6 +35,11 @@ using GuestProcesses = std::map<std::uint64_t, GuestProcess>;
 std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t session,
                                   const fabricshm::proto::Message& request);
 
+/// The session that a goodbye without a hello names, said by process `pid`; 0: none of that
+/// process's.
+std::uint64_t leaver_of(const GuestProcesses& processes, std::int32_t pid,
+                        const fabricshm::proto::Message& request);
+
 /// The session has closed the arena.
 void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena);
 

@@ -64,6 +64,10 @@ Result<void> Registry::resume_session(SessionId session, const Peer& peer, const
     return sessions_.resume(session, peer, token);
 }
 
+Result<void> Registry::check_leave(SessionId session, const Peer& peer, const Token& token) const {
+    return sessions_.check_leave(session, peer, token);
+}
+
 void Registry::connection_lost(SessionId session, TimePoint now) {
     sessions_.connection_lost(session, now);
 }

@@ -104,6 +104,9 @@ class Registry {
     /// The connection is gone but the process is not known to be: it has `grace` to come back.
     /// What it was waiting for is cancelled.
     void connection_lost(SessionId session, TimePoint now);
+    /// Whether `peer` may end the session without going on with it, also when it is given up.
+    /// kNotFound: it has ended. kDenied: it is not that process's.
+    Result<void> check_leave(SessionId session, const Peer& peer, const Token& token) const;
 
     /// The process ended, said goodbye, or did not come back. Frees or quarantines its regions and
     /// marks its ranks dead. Idempotent: a death may be seen twice.

@@ -100,6 +100,12 @@ Result<void> Sessions::resume(SessionId id, const Peer& peer, const Token& token
     return {};
 }
 
+Result<void> Sessions::check_leave(SessionId id, const Peer& peer, const Token& token) const {
+    const Session* session = books_.find_session(id);
+    if (session == nullptr || session->ending) return Error{Errc::kNotFound, 0, "leave session"};
+    return resume_allowed(*session, peer, token);
+}
+
 void Sessions::connection_lost(SessionId id, TimePoint now) {
     Session* session = books_.find_session(id);
     if (session == nullptr || !session->connected) return;

@@ -24,6 +24,8 @@ class Sessions {
                            TimePoint now, const std::string& device);
     Result<void> resume(SessionId session, const Peer& peer, const Token& token);
     void connection_lost(SessionId session, TimePoint now);
+    /// See Registry::check_leave().
+    Result<void> check_leave(SessionId id, const Peer& peer, const Token& token) const;
 
     /// See SessionEnd::kGivenUp of Registry::end_session().
     void give_up(SessionId session, const char* why, SessionEnd how, Effects& out);

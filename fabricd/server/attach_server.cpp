@@ -270,6 +270,10 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
     }
     const proto::Type type = proto::type_of(request.header);
     if (type == proto::Type::kHello) return hello(id, request);
+    const bool is_named = request.hello.session_id != 0;
+    if (connection.session == SessionId::kNone && type == proto::Type::kBye && is_named) {
+        return farewell(id, request);
+    }
     if (connection.session == SessionId::kNone) {
         if (refuse(id, request.header, {Errc::kInvalid, 0, "hello comes first"})) {
             drop(id, "no hello");
@@ -373,6 +377,26 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     limits_.visibility.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, {reply, {}, {}});
+}
+
+// The goodbye of a session that has no connection, and perhaps was given up. Its process says it
+// until it is answered, and may have been answered before.
+bool AttachServer::farewell(ConnectionId id, const proto::Message& request) {
+    Token token{};
+    std::copy(std::begin(request.hello.token), std::end(request.hello.token), token.begin());
+    const SessionId session{request.hello.session_id};
+    const auto allowed = registry_.check_leave(session, connections_.at(id).peer, token);
+    if (!allowed.ok() && allowed.error().code == Errc::kNotFound) {
+        // Most often it has ended by the goodbye before this one: no refusal to be counted.
+        return send(id, {proto::make_error_reply(request.header, allowed.error()), {}, {}});
+    }
+    if (!allowed.ok()) {
+        if (refuse(id, request.header, allowed.error())) drop(id, "not that session");
+        return false;
+    }
+    end_session(session, "goodbye, said again");
+    deliver();
+    return send(id, {proto::make_reply(request), {}, {}});
 }
 
 // The session's telemetry or directive page: a matter between it and the control loop, of which the

@@ -116,6 +116,7 @@ class AttachServer {
     bool serve_request(ConnectionId id, const fabricshm::proto::Message& request,
                        std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
+    bool farewell(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Hello& wanted,
                             Token* token);

@@ -160,18 +160,19 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
                                      true,
                                      known.others,
                                      stripes};
-    std::shared_ptr<Arena> arena(new Arena(session, known.session_id, opened.arena_id, name,
+    std::shared_ptr<Arena> arena(new Arena(session, known, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
     // Before the arena can be used: news of a loss that came earlier would have no receiver.
     session->watch_losses(opened.arena_id, arena->watch_);
     return arena;
 }
 
-Arena::Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
+Arena::Arena(std::shared_ptr<Session> session, const Session::KnownArena& known, std::uint64_t id,
              std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
              PoisonWatch::Source source)
     : session_(std::move(session)),
-      session_id_(session_id),
+      session_id_(known.session_id),
+      stay_(known.stay),
       id_(id),
       name_(std::move(name)),
       mapping_(std::move(mapping)),

@@ -91,14 +91,15 @@ class Arena {
     }
 
   private:
-    Arena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
+    Arena(std::shared_ptr<Session> session, const Session::KnownArena& known, std::uint64_t id,
           std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
           PoisonWatch::Source source);
     Result<proto::Region> region_call(proto::Message request, const char* step, TimePoint deadline,
                                       Retry retry);
 
     const std::shared_ptr<Session> session_;
-    const std::uint64_t session_id_;  // of the daemon's, when the arena was opened
+    const std::uint64_t session_id_;    // of the daemon's, when the arena was opened
+    const std::shared_ptr<Stay> stay_;  // before what is mapped, so that it goes after that
     const std::uint64_t id_;
     const std::string name_;
     const Mapping mapping_;

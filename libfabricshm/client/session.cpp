@@ -89,6 +89,7 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     const TimePoint deadline = session->default_deadline();
     FABRIC_TRY_VOID(session->attach_first(deadline));
     FAULT_POINT("session.attached");
+    session->begin_stay();
     session->line_.number = 1;
     session->state_ = State::kConnected;
     session->start_thread();
@@ -128,6 +129,12 @@ Session::~Session() {
     delete thread_;
 }
 
+// A daemon of one host alone ends a session that does not come back; see Stay.
+void Session::begin_stay() {
+    const bool is_shared = identity_.visibility[0] != '\0';
+    stay_ = is_shared ? std::make_shared<Stay>(options_.sockets, identity_) : nullptr;
+}
+
 void Session::close() noexcept {
     if (is_foreign()) return;
     std::unique_lock lock(mutex_);
@@ -140,8 +147,16 @@ void Session::close() noexcept {
         if (line_.socket != nullptr) {
             const auto bye = proto::make_request(proto::Type::kBye, ++last_request_);
             // Only a courtesy: the daemon sees the end of the connection anyway.
-            if (said_hello) (void)line_.socket->send(proto::bytes_of(bye), {}, TimePoint{});
-            line_.socket->shut_down();
+            const bool is_said =
+                said_hello && line_.socket->send(proto::bytes_of(bye), {}, TimePoint{}).ok();
+            if (is_said && stay_ != nullptr) {
+                // The daemon closes it when it has done with the goodbye.
+                stay_->hand_over(line_.socket);
+                line_.socket->end_sending();
+                wake_thread();
+            } else {
+                line_.socket->shut_down();
+            }
         }
     }
     // Those inside use members of this object; the last one out wakes us.
@@ -255,9 +270,17 @@ void Session::post(proto::Message request) noexcept {
     // Behind what waits already. An attempt only: the thread sends what finds no room.
     // At once where nothing waits, so that most requests need no second thread.
     const bool at_once = state_ == State::kConnected && outbox_.empty();
-    if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) return;
+    if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) {
+        return keep_closing(request);
+    }
     outbox_.push_back(request);
     wake_thread();
+}
+
+// A daemon that ends may have it in its queue, unread, and an arena that is not closed is not given
+// back while the session lasts. Numbers of arenas are never used twice, so it may come twice.
+void Session::keep_closing(const proto::Message& sent) noexcept {
+    if (proto::type_of(sent.header) == proto::Type::kArenaClose) closings_.push_back(sent);
 }
 
 void Session::wake_thread() noexcept {
@@ -272,7 +295,7 @@ Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
         const auto found = all.find(arena_id);
         return found != all.end() ? found->second : nullptr;
     };
-    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id};
+    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, stay_};
 }
 
 void Session::forget_arena(std::uint64_t arena_id) noexcept {

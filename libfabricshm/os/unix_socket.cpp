@@ -299,4 +299,8 @@ void UnixSocket::shut_down() const noexcept {
     ::shutdown(get(), SHUT_RDWR);
 }
 
+void UnixSocket::end_sending() const noexcept {
+    ::shutdown(get(), SHUT_WR);
+}
+
 }  // namespace fabricshm

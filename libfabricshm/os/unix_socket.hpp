@@ -88,6 +88,9 @@ class UnixSocket {
     /// Wakes every thread that waits on this socket: they see kClosed.
     void shut_down() const noexcept;
 
+    /// Nothing is sent any more: the peer reads what was sent, then the end.
+    void end_sending() const noexcept;
+
     int get() const noexcept { return fd_.get(); }
     explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
     void reset() noexcept { fd_.reset(); }

@@ -35,7 +35,8 @@ enum class Type : std::uint16_t {
     kGroupJoin = 11,  // answered when the last rank has joined or the timeout has passed
     kGroupLeave = 12,
     kGroupShrink = 13,  // answered when every live member has asked or the timeout has passed
-    kBye = 14,          // the session ends; no reply
+    kBye = 14,          // the session ends; no reply. Instead of a hello, with the session's id and
+                        // token: a session of before ends, and the reply says so
     // The hardware lost bytes of the arena: `offset` and `bytes` in; the reply names the region
     // they lie in, if any. As a reply to nothing (id 0) it notifies all sessions of the arena.
     kPoisoned = 15,

@@ -67,6 +67,11 @@ void FakeDaemon::come_back() {
     wake();
 }
 
+void FakeDaemon::share_pool(const std::string& profile) {
+    const std::lock_guard lock(mutex_);
+    profile_ = profile;
+}
+
 void FakeDaemon::forget_everything() {
     const std::lock_guard lock(mutex_);
     sessions_.clear();
@@ -136,6 +141,11 @@ Message FakeDaemon::last(Type type) const {
 int FakeDaemon::connections() const {
     const std::lock_guard lock(mutex_);
     return static_cast<int>(connections_.size());
+}
+
+std::size_t FakeDaemon::sessions() const {
+    const std::lock_guard lock(mutex_);
+    return sessions_.size();
 }
 
 std::size_t FakeDaemon::regions() const {
@@ -244,6 +254,7 @@ bool FakeDaemon::act(const Message& request, Message& reply, int& descriptor) {
     switch (proto::type_of(request.header)) {
         case Type::kHello:
             reply.hello.daemon_epoch = epoch_;
+            profile_.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
             if (request.hello.session_id == 0) {
                 reply.hello.session_id = ++last_id_;
                 sessions_.insert(last_id_);
@@ -288,7 +299,9 @@ bool FakeDaemon::act(const Message& request, Message& reply, int& descriptor) {
             break;
         }
         case Type::kBye:
-            return false;
+            if (request.hello.session_id == 0) return false;
+            if (sessions_.erase(request.hello.session_id) == 0) error = {Errc::kNotFound, 0, ""};
+            break;
         default:
             break;
     }

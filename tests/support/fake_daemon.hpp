@@ -32,6 +32,8 @@ class FakeDaemon {
     /// Closes the socket and all connections, as SIGKILL would.
     void die();
     void come_back();
+    /// Says that several hosts share its pool, with this profile. Before any session.
+    void share_pool(const std::string& profile);
     /// Loses what a journal would have kept.
     void forget_everything();
 
@@ -58,6 +60,8 @@ class FakeDaemon {
     fabricshm::proto::Message last(fabricshm::proto::Type type) const;
     int connections() const;
     std::size_t regions() const;
+    /// Those that have not ended by a goodbye that names them; others end unseen.
+    std::size_t sessions() const;
 
   private:
     struct Arena {
@@ -108,6 +112,7 @@ class FakeDaemon {
     std::set<std::uint64_t> sessions_;
     std::uint64_t last_id_ = 100;
     std::uint64_t epoch_ = 1;
+    std::string profile_;
     bool reading_ = true;
     bool dying_ = false;
     bool stopping_ = false;

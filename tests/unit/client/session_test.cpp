@@ -338,6 +338,49 @@ TEST_SUITE("client.session") {
         ::close(gate[1]);
     }
 
+    TEST_CASE("an arena's closing that a daemon did not answer is sent to the next one, once") {
+        FakeDaemon daemon;
+        const auto session = attach(daemon);
+        const std::uint64_t arena = open_arena(*session, "one");
+        const auto close = [&] {
+            auto request = proto::make_request(Type::kArenaClose, 0);
+            request.arena.arena_id = arena;
+            session->post(request);
+            session->forget_arena(arena);
+        };
+        daemon.be_silent(Type::kArenaClose);
+        close();
+        REQUIRE(daemon.wait_for(Type::kArenaClose, 1));
+        daemon.die();
+        daemon.speak();
+        daemon.come_back();
+        CHECK(daemon.wait_for(Type::kArenaClose, 2));
+        CHECK(daemon.last(Type::kArenaClose).arena.arena_id == arena);
+        // Answered now, and so not sent to a third one.
+        const std::uint64_t other = open_arena(*session, "two");
+        daemon.die();
+        daemon.come_back();
+        CHECK(create_region(*session, other, soon()).ok());
+        CHECK(daemon.count(Type::kArenaClose) == 2);
+    }
+
+    TEST_CASE("an arena that was opened again since is not closed by what was sent before") {
+        FakeDaemon daemon;
+        const auto session = attach(daemon);
+        const std::uint64_t arena = open_arena(*session, "one");
+        daemon.be_silent(Type::kArenaClose);
+        auto request = proto::make_request(Type::kArenaClose, 0);
+        request.arena.arena_id = arena;
+        session->post(request);
+        REQUIRE(daemon.wait_for(Type::kArenaClose, 1));
+        REQUIRE(open_arena(*session, "one") == arena);
+        daemon.die();
+        daemon.speak();
+        daemon.come_back();
+        CHECK(create_region(*session, arena, soon()).ok());
+        CHECK(daemon.count(Type::kArenaClose) == 1);
+    }
+
     TEST_CASE("a hundred sessions come and go") {
         FakeDaemon daemon;
         for (int i = 0; i < 100; ++i) attach(daemon)->close();

@@ -46,6 +46,23 @@ TEST_SUITE("peer.guest_process") {
         CHECK(processes[kSession].ranges.empty());
     }
 
+    TEST_CASE("a goodbye without a hello is of a session of its own process alone") {
+        GuestProcesses processes = with_two_arenas();
+        processes[kSession].pid = 40;
+        auto bye = request(proto::Type::kBye, ArenaId::kNone);
+        bye.hello.session_id = kSession;
+        CHECK(leaver_of(processes, 40, bye) == kSession);
+        CHECK(leaver_of(processes, 41, bye) == 0);
+        auto hello = request(proto::Type::kHello, ArenaId::kNone);
+        hello.hello.session_id = kSession;
+        CHECK(leaver_of(processes, 40, hello) == 0);
+        bye.hello.session_id = 8;
+        CHECK(leaver_of(processes, 40, bye) == 0);
+        processes[kSession].has_ended = true;
+        bye.hello.session_id = kSession;
+        CHECK(leaver_of(processes, 40, bye) == 0);
+    }
+
     TEST_CASE("other requests, and those of other sessions, wait for nothing") {
         GuestProcesses processes = with_two_arenas();
         CHECK(ranges_before(processes, kSession, request(proto::Type::kArenaOpen, kFirst.arena))

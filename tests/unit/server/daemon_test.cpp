@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -115,6 +116,40 @@ TEST_SUITE("server.daemon") {
         CHECK(host.eventually([](const Snapshot& all) {
             return all.sessions.empty() && all.arenas.empty() && all.pool.used_bytes == 0;
         }));
+    }
+
+    TEST_CASE("a session without a connection ends by a goodbye with its number and token") {
+        const TemporaryDirectory directory;
+        DaemonOptions options = options_in(directory);
+        options.adopt_grace = std::chrono::hours(1);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        fabricshm::proto::Hello known{};
+        {
+            auto alice = WireClient::attach(options.socket_path).value();
+            REQUIRE(alice.open_arena("job", 0).ok());
+            known = alice.session;
+        }
+        using fabricshm::proto::Type;
+        const auto say = [&](const fabricshm::proto::Hello& as) {
+            auto client = WireClient::connect(options.socket_path).value();
+            auto bye = fabricshm::proto::make_request(Type::kBye, 1);
+            bye.hello.session_id = as.session_id;
+            std::ranges::copy(as.token, bye.hello.token);
+            const auto answer = client.ask(bye);
+            return answer.ok() ? Errc::kOk : answer.error().code;
+        };
+        auto stranger = known;
+        stranger.token[15] ^= 1;
+        CHECK(say(stranger) == Errc::kDenied);
+        CHECK(host.daemon->snapshot().arenas.size() == 1);
+        CHECK(say(known) == Errc::kOk);
+        CHECK(host.eventually([](const Snapshot& all) {
+            return all.sessions.empty() && all.arenas.empty() && all.pool.used_bytes == 0;
+        }));
+        CHECK(say(known) == Errc::kNotFound);
+        // Without a number it is no request that may come first.
+        CHECK(say({}) == Errc::kInvalid);
     }
 
     TEST_CASE("a goodbye is heard behind a request whose answer is not waited for any more") {
