@@ -45,7 +45,7 @@ struct NoWork final : PoolWork {
         piece.bytes = bytes;
         registry->arena_made(arena, std::move(piece));
     }
-    void adopt(ArenaId, Bytes, Bytes, fabricshm::Fd) override {}
+    void adopt(ArenaId, Bytes, Bytes, fabricshm::PresentedFiles) override {}
     void grow(ArenaId, Bytes, Bytes) override {}
     void destroy(ArenaId) noexcept override {}
     // The daemon's worker drops them on its own thread.

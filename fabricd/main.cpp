@@ -21,6 +21,7 @@
 #include "fabricd/service/cluster_setup.hpp"
 #include "fabricd/service/control_setup.hpp"
 #include "fabricd/service/emulation.hpp"
+#include "fabricd/service/format_check.hpp"
 #include "fabricd/service/notify.hpp"
 #include "fabricd/service/pool_sharing.hpp"
 #include "fabricd/service/signals.hpp"
@@ -283,6 +284,8 @@ ErrorMessage start_emulation(const Config& config, fabricshm::PoolBackend& pool,
 int run_owner(const Options& options, const std::vector<DeviceSpec>& devices,
               SignalThread signals) {
     const Config& config = options.config;
+    // Before the device is touched.
+    if (const auto bad = check_format(config)) return fail_start(bad);
     std::unique_ptr<fabricshm::PoolBackend> pool;
     if (const auto bad = make_backend(config, {}, pool)) return fail_start(bad);
     const Bytes capacity = pool->totals().capacity;

@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "fabricd/peer/guest_link.hpp"
@@ -293,11 +294,19 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
             return clients.count(id) != 0;
         }
         if (type == proto::Type::kArenaAdopt) {
+            const std::vector<int> own = pool.devices.client_numbers();
+            // Each is looked at from afar before anything is asked of it.
             const bool is_ours =
-                !descriptors.empty() &&
-                is_harmless(descriptors[0], pool.devices.first().client_number()) &&
-                pool.devices.first().is_same(descriptors[0]);
-            if (!is_ours) return refuse(id, request, {Errc::kCorrupt, 0, "adopt arena"});
+                descriptors.size() == own.size() &&
+                std::equal(descriptors.begin(), descriptors.end(), own.begin(), is_harmless) &&
+                pool.devices.are_same(descriptors[0], std::span(descriptors).subspan(1));
+            if (!is_ours) {
+                return refuse(id, request,
+                              fabricshm::explain({Errc::kCorrupt, 0, "adopt arena"},
+                                                 "the %zu devices that the session has mapped are "
+                                                 "not the %zu of this host's pool, in their order",
+                                                 descriptors.size(), own.size()));
+            }
         }
     }
     std::string packet(reinterpret_cast<const char*>(&request), bytes);

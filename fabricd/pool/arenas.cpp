@@ -225,12 +225,35 @@ Result<void> Arenas::enter(Session& session, Arena& arena) {
     return {};
 }
 
-Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::Fd presented, Effects& out) {
+// Devices after the first: a copy of one has its label, and only the session knows which one it has
+// mapped. An arena on several is found in the pool at the start, and so its files are here.
+Result<void> Arenas::compare_others(const Arena& arena, const std::vector<fabricshm::Fd>& others) {
+    const Error wrong{Errc::kCorrupt, 0, "adopt arena: another file"};
+    const std::vector<fabricshm::Fd>& ours = arena.files.others;
+    if (others.size() != ours.size()) {
+        return fabricshm::explain(wrong, "arena %llu lies on %zu devices, and %zu are presented",
+                                  shown(arena.id), ours.size() + 1, others.size() + 1);
+    }
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+        FABRIC_TRY(const FileIdentity presented, identity_of(others[i]));
+        FABRIC_TRY(const FileIdentity own, identity_of(ours[i]));
+        if (presented == own) continue;
+        return fabricshm::explain(wrong,
+                                  "device %zu of %zu of the pool is not the one that the session "
+                                  "has mapped (pool.dax_devices)",
+                                  i + 2, ours.size() + 1);
+    }
+    return {};
+}
+
+Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::PresentedFiles presented,
+                           Effects& out) {
     FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
     // Looked at here, before the worker has to map anything: a wrong file costs one fstat().
-    FABRIC_TRY(const FileIdentity identity, identity_of(presented));
+    FABRIC_TRY(const FileIdentity identity, identity_of(presented.fd));
     if (!(identity == arena->identity))
         return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
+    FABRIC_TRY_VOID(compare_others(*arena, presented.others));
     FAULT_POINT("adopt.before");
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaAdopt};

@@ -51,7 +51,8 @@ class Arenas {
     Result<void> open(Ticket ticket, const fabricshm::proto::ArenaOpen& request, Effects& out);
     void made(ArenaId arena, Result<fabricshm::PoolPiece> piece, Effects& out);
 
-    Result<void> adopt(Ticket ticket, ArenaId arena, fabricshm::Fd presented, Effects& out);
+    Result<void> adopt(Ticket ticket, ArenaId arena, fabricshm::PresentedFiles presented,
+                       Effects& out);
     void adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece, Effects& out);
 
     /// See Registry::close_arena(). At most `slice` regions are given back now; it is left what is
@@ -86,6 +87,8 @@ class Arenas {
     static Result<void> write(const Arena& arena, JournalSink& sink);
 
   private:
+    static Result<void> compare_others(const Arena& arena,
+                                       const std::vector<fabricshm::Fd>& others);
     Result<void> make(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
     Result<void> check_open(const Session& session, const Arena& arena,
                             const fabricshm::proto::ArenaOpen& request) const;

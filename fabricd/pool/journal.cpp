@@ -211,11 +211,12 @@ JournalContents parse_journal(std::span<const std::byte> bytes,
         if (!contents.old_layout) damaged("its head is damaged", 0);
         return contents;
     }
+    const bool known = boot[0] != 0 && head.boot[0] != 0;
+    contents.other_boot = known && (head.boot[0] != boot[0] || head.boot[1] != boot[1]);
     Reader reader(bytes, head);
     if (const char* wrong = reader.read(&contents.entries)) {
         damaged(wrong, reader.at());
-        const bool known = boot[0] != 0 && head.boot[0] != 0;
-        contents.damage->other_boot = known && (head.boot[0] != boot[0] || head.boot[1] != boot[1]);
+        contents.damage->other_boot = contents.other_boot;
         contents.damage->records = head.records;
         return contents;
     }

@@ -108,6 +108,7 @@ struct JournalContents {
     std::uint64_t unfinished_bytes = 0;  // behind the end: of a record that a kill cut off
     std::optional<JournalDamage> damage;
     bool old_layout = false;  // of a version without a head
+    bool other_boot = false;  // written before the host started; false also where that is unknown
 };
 
 /// Pure. `boot`: of this host, to find out whether the file is of another boot.

@@ -19,7 +19,8 @@ class PoolWork {
     virtual ~PoolWork() = default;
     virtual void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) = 0;
     /// The arena's last `uncommitted` bytes have no pages.
-    virtual void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) = 0;
+    virtual void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
+                       fabricshm::PresentedFiles presented) = 0;
     /// Commits the first `to` bytes, the next part of what will come to `need`.
     virtual void grow(ArenaId arena, Bytes to, Bytes need) = 0;
     virtual void destroy(ArenaId arena) noexcept = 0;

@@ -123,7 +123,8 @@ void Registry::open_again(const Reopening& again, Effects& out) {
     out.answers.push_back(refusal_to(again.wait.ticket, again.wait.asked, asked.error()));
 }
 
-Result<void> Registry::adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented) {
+Result<void> Registry::adopt_arena(Ticket ticket, ArenaId arena,
+                                   fabricshm::PresentedFiles presented) {
     return act(
         [&](Effects& out) { return arenas_.adopt(ticket, arena, std::move(presented), out); });
 }

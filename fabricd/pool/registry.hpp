@@ -132,7 +132,7 @@ class Registry {
     // ---- Arenas ------------------------------------------------------------------------------
 
     Result<void> open_arena(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
-    Result<void> adopt_arena(Ticket ticket, ArenaId arena, fabricshm::Fd presented);
+    Result<void> adopt_arena(Ticket ticket, ArenaId arena, fabricshm::PresentedFiles presented);
     /// True: it is done. False: there are many regions, which are given back in pieces; answered
     /// when they are, and until then the arena is none of the session's any more.
     Result<bool> close_arena(Ticket ticket, ArenaId arena);

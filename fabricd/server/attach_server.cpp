@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/process.hpp"
 #include "libfabricshm/os/random.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -42,21 +44,35 @@ unsigned long long shown(SessionId session) {
     return static_cast<unsigned long long>(raw(session));
 }
 
-// The file of an arena that a session says it had: a second descriptor, so that the client's own is
-// not the last and is closed elsewhere.
-Result<Fd> presented_file(const Registry& registry, const Peer& peer, const proto::Message& request,
-                          const std::vector<Fd>& descriptors) {
-    if (proto::type_of(request.header) != proto::Type::kArenaAdopt) return Fd();
+// The files of an arena that a session says it had: second descriptors, so that the client's own
+// are not the last and are closed elsewhere.
+Result<fabricshm::PresentedFiles> presented_files(const Registry& registry, const Peer& peer,
+                                                  const proto::Message& request,
+                                                  const std::vector<Fd>& descriptors) {
+    fabricshm::PresentedFiles files;
+    if (proto::type_of(request.header) != proto::Type::kArenaAdopt) return files;
     const auto all = registry.descriptors(ArenaId{request.arena.arena_id});
-    const int own = all.empty() ? -1 : all[0];
-    // Of another host: its daemon has compared the device with its own, and a descriptor can't come
-    // from there.
-    if (peer.is_remote()) return own < 0 ? Fd() : Fd(::fcntl(own, F_DUPFD_CLOEXEC, 0));
-    if (descriptors.empty()) return Fd();
-    if (!is_harmless(descriptors[0], own)) {
-        return Error{Errc::kCorrupt, 0, "adopt arena: no memory"};
+    // Of another host: its daemon has compared the devices with its own, and a descriptor can't
+    // come from there. Else no more than the arena has; how many those are the registry compares.
+    const std::size_t wanted = std::max<std::size_t>(all.size(), 1);
+    const std::size_t count = peer.is_remote() ? all.size() : std::min(descriptors.size(), wanted);
+    for (std::size_t i = 0; i < count; ++i) {
+        const int own = i < all.size() ? all[i] : -1;
+        if (!peer.is_remote() && !is_harmless(descriptors[i], own)) {
+            return fabricshm::explain({Errc::kCorrupt, 0, "adopt arena: another file"},
+                                      "file %zu of %zu that the session has mapped is not the "
+                                      "pool's (pool.dax_devices)",
+                                      i + 1, wanted);
+        }
+        Fd file(::fcntl(peer.is_remote() ? own : descriptors[i].get(), F_DUPFD_CLOEXEC, 0));
+        if (!file) return fabricshm::error_from_errno(errno, "adopt arena");
+        if (i == 0) {
+            files.fd = std::move(file);
+        } else {
+            files.others.push_back(std::move(file));
+        }
     }
-    return descriptors[0].duplicate();
+    return files;
 }
 
 void log_end(RefusalLog& endings, SessionId session, const char* why) {
@@ -303,7 +319,7 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
     const SessionId session = connections_.at(id).session;
     const proto::Type type = proto::type_of(request.header);
     const TimePoint began = Clock::now();
-    auto presented = presented_file(registry_, connections_.at(id).peer, request, descriptors);
+    auto presented = presented_files(registry_, connections_.at(id).peer, request, descriptors);
     const auto reply =
         presented.ok() ? serve(registry_, session, request, std::move(presented).value(), began)
                        : std::optional(proto::make_error_reply(request.header, presented.error()));

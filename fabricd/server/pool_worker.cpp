@@ -38,11 +38,13 @@ void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t ui
                     is_quick, false});
 }
 
-void PoolWorker::adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) {
+void PoolWorker::adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
+                       fabricshm::PresentedFiles presented) {
     // std::function wants something that can be copied; a descriptor cannot be.
-    auto fd = std::make_shared<fabricshm::Fd>(std::move(presented));
+    auto files = std::make_shared<fabricshm::PresentedFiles>(std::move(presented));
     enqueue(arena, {[=, this] {
-                        auto piece = backend_.adopt(raw(arena), bytes, std::move(*fd), uncommitted);
+                        auto piece =
+                            backend_.adopt(raw(arena), bytes, std::move(*files), uncommitted);
                         note_committed(arena, piece);
                         report(adopted_, arena, std::move(piece));
                         return true;

@@ -39,7 +39,8 @@ class PoolWorker final : public PoolWork {
     void stop() noexcept;
 
     void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) override;
-    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) override;
+    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
+               fabricshm::PresentedFiles presented) override;
     void grow(ArenaId arena, Bytes to, Bytes need) override;
     void destroy(ArenaId arena) noexcept override;
     void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override;

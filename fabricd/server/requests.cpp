@@ -54,9 +54,9 @@ Reply refusal_of(const Message& request, const Result<void>& outcome) {
 
 // A client may send the message without its descriptor.
 Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
-                   fabricshm::Fd descriptor) {
-    if (!descriptor) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
-    return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(descriptor));
+                   fabricshm::PresentedFiles files) {
+    if (!files.fd) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
+    return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(files));
 }
 
 Reply close(Registry& registry, Ticket ticket, const Message& request) {
@@ -137,8 +137,8 @@ bool gives_back(Type type) {
 }
 
 // Exhaustive, without a default: the compiler names a type that is added and not served.
-Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabricshm::Fd descriptor,
-                TimePoint now) {
+Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
+                fabricshm::PresentedFiles files, TimePoint now) {
     const SessionId session = ticket.session;
     const proto::Region& region = request.region;
     const proto::Region& tensor_region = request.tensor.region;
@@ -146,7 +146,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
         case Type::kArenaOpen:
             return refusal_of(request, registry.open_arena(ticket, request.arena_open));
         case Type::kArenaAdopt:
-            return refusal_of(request, adopt(registry, ticket, request, std::move(descriptor)));
+            return refusal_of(request, adopt(registry, ticket, request, std::move(files)));
         case Type::kArenaClose:
             return close(registry, ticket, request);
         case Type::kRegionCreate:
@@ -200,8 +200,8 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request, fabri
 
 }  // namespace
 
-Reply serve(Registry& registry, SessionId session, const Message& request, fabricshm::Fd descriptor,
-            TimePoint now) {
+Reply serve(Registry& registry, SessionId session, const Message& request,
+            fabricshm::PresentedFiles files, TimePoint now) {
     // By these two an answer that comes later finds its way.
     const Ticket ticket{session, request.header.request_id};
     const Type type = proto::type_of(request.header);
@@ -209,7 +209,7 @@ Reply serve(Registry& registry, SessionId session, const Message& request, fabri
         return proto::make_error_reply(request.header, registry.journal_refusal());
     }
     if (parks(registry, ticket, request, now)) return std::nullopt;
-    Reply reply = serve_now(registry, ticket, request, std::move(descriptor), now);
+    Reply reply = serve_now(registry, ticket, request, std::move(files), now);
     // It was this one that could not be written down.
     const bool unwritten =
         gives_back(type) && registry.journal_behind() && reply && reply->header.status == 0;

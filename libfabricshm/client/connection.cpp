@@ -124,14 +124,16 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
 }
 
 Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
-                            LossNews& news, TimePoint deadline) {
+                            const OtherDescriptors& others, LossNews& news, TimePoint deadline) {
     std::uint64_t request_id = kHelloId;
     for (const auto& [id, descriptor] : arenas) {
         proto::Message request = proto::make_request(proto::Type::kArenaAdopt, ++request_id);
         request.arena.arena_id = id;
-        const int number = descriptor->get();
-        const auto reply =
-            exchange(socket, request, std::span(&number, 1), "adopt arena", news, deadline);
+        std::vector<int> numbers{descriptor->get()};
+        if (const auto more = others.find(id); more != others.end()) {
+            for (const Fd& other : *more->second) numbers.push_back(other.get());
+        }
+        const auto reply = exchange(socket, request, numbers, "adopt arena", news, deadline);
         // A refusal of one arena concerns that arena, an end of the connection all of them.
         if (reply.ok()) continue;
         const Error& error = reply.error();

@@ -33,6 +33,9 @@ struct SessionIdentity {
 /// have nothing but these to find its arenas again.
 using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;
 
+/// Of arenas on several devices: the descriptors after the first, in their order.
+using OtherDescriptors = std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>>;
+
 /// A socket that is registered with fork_guard. Closed with its last holder.
 std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
 
@@ -61,9 +64,10 @@ using LossNews = std::vector<proto::Region>;
 Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
                    SessionIdentity& identity, LossNews& news, TimePoint deadline);
 
-/// Presents each arena to a daemon that was restarted. One that it refuses is logged and left out:
-/// the others, and the memory itself, go on working. Fails when the connection does.
+/// Presents each arena, with all its descriptors, to a daemon that was restarted. One that it
+/// refuses is logged and left out: the others, and the memory itself, go on working. Fails when the
+/// connection does.
 Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
-                            LossNews& news, TimePoint deadline);
+                            const OtherDescriptors& others, LossNews& news, TimePoint deadline);
 
 }  // namespace fabricshm

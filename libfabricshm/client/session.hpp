@@ -168,7 +168,8 @@ class Session {
     bool reconnect();
     Result<void> attach_first(TimePoint deadline);
     Result<void> attach_again();
-    Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas);
+    Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas,
+                        const OtherDescriptors& others);
     void begin_stay();
     void start_thread();
 
@@ -188,9 +189,9 @@ class Session {
     std::shared_ptr<Stay> stay_;                   // where several hosts share the pool
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;
-    ArenaDescriptors link_pages_;  // those that came with them
-    std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>> other_devices_;  // likewise
-    std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;      // by arena
+    ArenaDescriptors link_pages_;     // those that came with them
+    OtherDescriptors other_devices_;  // likewise
+    std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;
 

@@ -76,7 +76,7 @@ class SignalsBlocked {
 
 // The files of an arena, unless they are known. False when a descriptor is missing.
 bool keep_first(const proto::ArenaOpen& opened, std::span<Fd> descriptors, ArenaDescriptors& arenas,
-                std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>>& others) {
+                OtherDescriptors& others) {
     const std::size_t files = proto::stripes_of(opened).files;
     const auto end = descriptors.begin() + static_cast<std::ptrdiff_t>(files);
     if (std::any_of(descriptors.begin(), end, [](const Fd& fd) { return !fd; })) return false;
@@ -290,12 +290,14 @@ bool Session::reconnect() {
 Result<void> Session::attach_again() {
     SessionIdentity identity;
     ArenaDescriptors arenas;
+    OtherDescriptors others;
     {
         const std::lock_guard lock(mutex_);
         identity = identity_;
         arenas = arenas_;
+        others = other_devices_;
     }
-    auto resumed = resume(identity, arenas);
+    auto resumed = resume(identity, arenas, others);
     const bool unknown = !resumed.ok() && (resumed.error().code == Errc::kNotFound ||
                                            resumed.error().code == Errc::kDenied);
     if (!unknown) return resumed;
@@ -303,11 +305,12 @@ Result<void> Session::attach_again() {
     // mean others there, so none of them is taken along; opening them again works.
     log(LogLevel::kWarning, "fabricd does not know session %llu any more; its arenas are lost",
         static_cast<unsigned long long>(identity.id));
-    return resume(SessionIdentity{}, ArenaDescriptors{});
+    return resume(SessionIdentity{}, ArenaDescriptors{}, OtherDescriptors{});
 }
 
 // One connection, greeted as `identity`, with `arenas` presented.
-Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas) {
+Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas,
+                             const OtherDescriptors& others) {
     // A second for the connect: a daemon that listens accepts at once.
     FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kMaxBackOff));
     {
@@ -320,7 +323,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     LossNews news;
     FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, news, deadline));
     FAULT_POINT("session.greeted_again");
-    const auto presented = present_arenas(*socket, arenas, news, deadline);
+    const auto presented = present_arenas(*socket, arenas, others, news, deadline);
     for (const proto::Region& loss : news) learn_loss(loss);
     FABRIC_TRY_VOID(presented);
     FAULT_POINT("session.arenas_presented");

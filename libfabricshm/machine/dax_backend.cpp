@@ -31,7 +31,7 @@ class DaxBackend final : public PoolBackend {
 
     Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name, std::uint32_t uid,
                              Bytes bytes) override;
-    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
                             Bytes uncommitted) override;
     void destroy(std::uint64_t arena_id) noexcept override;
     Result<std::vector<PoolLeftover>> list() override;
@@ -94,13 +94,12 @@ Result<PoolPiece> DaxBackend::create(std::uint64_t arena_id, const std::string& 
 }
 
 // A range of the device has no pages to be committed.
-Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented, Bytes) {
-    // The descriptor says which device, not which range: the catalogue has to know the arena. Of
-    // several the first one alone is compared: the others have its pool's labels, and may be
-    // copies.
+Result<PoolPiece> DaxBackend::adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
+                                    Bytes) {
+    // The descriptors say which devices, not which range: the catalogue has to know the arena.
     const auto entry = find(arena_id);
     if (entry == catalogue_.entries.end() || entry->bytes != bytes ||
-        !devices_.first().is_same(presented)) {
+        !devices_.are_same(presented.fd, presented.others)) {
         return Error{Errc::kCorrupt, 0, "adopt arena"};
     }
     return piece_of(*entry);

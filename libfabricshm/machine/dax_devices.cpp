@@ -219,6 +219,12 @@ Result<std::vector<Fd>> DaxDevices::other_fds() const {
     return fds;
 }
 
+bool DaxDevices::are_same(const Fd& first, std::span<const Fd> others) const noexcept {
+    if (others.size() + 1 != devices_.size() || !devices_[0].is_same(first)) return false;
+    return std::equal(others.begin(), others.end(), devices_.begin() + 1,
+                      [](const Fd& fd, const DaxDevice& device) { return device.is_same(fd); });
+}
+
 std::vector<int> DaxDevices::client_numbers() const {
     std::vector<int> numbers;
     for (const DaxDevice& device : devices_) numbers.push_back(device.client_number());

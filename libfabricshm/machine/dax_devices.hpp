@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,8 @@ class DaxDevices {
 
     /// Descriptors for clients, of those after the first.
     Result<std::vector<Fd>> other_fds() const;
+    /// DaxDevice::is_same() of each in turn: a copy of a device has its label.
+    bool are_same(const Fd& first, std::span<const Fd> others) const noexcept;
     /// The numbers of all, as DaxDevice::client_number().
     std::vector<int> client_numbers() const;
 

@@ -35,13 +35,13 @@ Result<PoolPiece> MemfdBackend::create(std::uint64_t arena_id, const std::string
     return ledger_.enter(arena_id, piece_of(std::move(fd), size, size - committed));
 }
 
-Result<PoolPiece> MemfdBackend::adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+Result<PoolPiece> MemfdBackend::adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
                                       Bytes uncommitted) {
     if (ledger_.find(arena_id) != nullptr) return Error{Errc::kExists, 0, "adopt arena"};
-    FABRIC_TRY_VOID(check_arena_file(presented, arena_id, bytes));
+    FABRIC_TRY_VOID(check_arena_file(presented.fd, arena_id, bytes));
     if (uncommitted > bytes) return Error{Errc::kInvalid, 0, "adopt arena"};
-    empty_arena_file(presented, bytes - uncommitted, bytes);
-    return ledger_.enter(arena_id, piece_of(std::move(presented), bytes, uncommitted));
+    empty_arena_file(presented.fd, bytes - uncommitted, bytes);
+    return ledger_.enter(arena_id, piece_of(std::move(presented.fd), bytes, uncommitted));
 }
 
 Result<void> MemfdBackend::grow(std::uint64_t arena_id, Bytes to, Bytes need) {

@@ -45,7 +45,7 @@ class MemfdBackend final : public PoolBackend {
     /// Reserved pages are taken for a whole mapping when it is made, and not page by page.
     bool commits_whole() const noexcept override { return plan_.hugetlb; }
     bool is_local() const noexcept override { return plan_.local; }
-    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+    Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
                             Bytes uncommitted) override;
     Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) override;
     void destroy(std::uint64_t arena_id) noexcept override { ledger_.drop(arena_id); }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
@@ -34,6 +35,15 @@ struct PoolPiece {
         const MapOptions options{true, align, huge_page_bytes};
         return Mapping::map(fd, others, stripes, file_offset, bytes, options);
     }
+};
+
+/// What a session presents after a restart as the files of an arena: one, or one for each device.
+struct PresentedFiles {
+    PresentedFiles() = default;
+    PresentedFiles(Fd first) : fd(std::move(first)) {}  // NOLINT: most arenas are one file
+
+    Fd fd;
+    std::vector<Fd> others = {};  // of an arena on several devices: those after `fd`, in order
 };
 
 /// An arena that outlived a restart of the daemon (devdax: from the device's catalogue).
@@ -79,10 +89,10 @@ class PoolBackend {
                                      std::uint32_t uid, Bytes bytes) = 0;
 
     /// Adopts an arena that a session presents after a restart. `presented` comes from a client:
-    /// kCorrupt unless it is a file of the kind and size that create() made. The last `uncommitted`
-    /// bytes lose their pages, if they have any: a daemon that was killed while it committed them
-    /// reported them to no session.
-    virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, Fd presented,
+    /// kCorrupt unless they are the files of the kind and size that create() made. The last
+    /// `uncommitted` bytes lose their pages, if they have any: a daemon that was killed while it
+    /// committed them reported them to no session.
+    virtual Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
                                     Bytes uncommitted = 0) = 0;
 
     /// Commits the arena's first `to` bytes; those that are committed stay as they are. `need`, at

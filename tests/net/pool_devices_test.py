@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """A pool that is striped over two devices, here files: sums over many stripes, before and after the daemon was killed and
-started again, and a page that is lost at its place in the arena."""
+started again, one device exchanged for a copy meanwhile, and a page that is lost at its place in the arena."""
 
 import ctypes
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -72,11 +73,14 @@ class Job:
             assert child.exitcode == 0
 
 
+def command(folder):
+    return [FABRICD, "--config", "/dev/null", "--server-runtime-dir", folder + "/run", "--pool-backend=dax",
+            f"--pool-dax-devices={folder}/one,{folder}/two"]
+
+
 def start(folder):
     log = open(os.path.join(folder, "log"), "ab")
-    daemon = subprocess.Popen(
-        [FABRICD, "--config", "/dev/null", "--server-runtime-dir", folder + "/run", "--pool-backend=dax",
-         f"--pool-dax-devices={folder}/one,{folder}/two"], stdout=log, stderr=log)
+    daemon = subprocess.Popen(command(folder), stdout=log, stderr=log)
     deadline = time.monotonic() + 30
     while text(folder).count("pool dax") < start.count + 1:
         assert daemon.poll() is None and time.monotonic() < deadline, text(folder)
@@ -89,6 +93,24 @@ start.count = 0
 
 def text(folder):
     return open(os.path.join(folder, "log")).read()
+
+
+def await_text(folder, line, count):
+    deadline = time.monotonic() + 30
+    while text(folder).count(line) < count:
+        assert time.monotonic() < deadline, text(folder)
+
+
+def refuse_to_format(folder, daemon, job):
+    """While the job's processes live: nothing is changed, and they are named."""
+    daemon.kill()
+    daemon.wait()
+    before = [open(f"{folder}/{name}", "rb").read(STRIPE) for name in ("one", "two")]
+    refused = subprocess.run(command(folder) + ["--format"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2, refused
+    assert f"--format: {WORLD} sessions of before" in refused.stderr, refused
+    assert all(f"pid {child.pid}" in refused.stderr for child in job.children), refused
+    assert before == [open(f"{folder}/{name}", "rb").read(STRIPE) for name in ("one", "two")]
 
 
 def main():
@@ -106,6 +128,22 @@ def main():
             assert job.sum() == ["right"] * WORLD
             daemon = start(folder)
             assert job.sum() == ["right"] * WORLD
+            refuse_to_format(folder, daemon, job)
+            daemon = start(folder)
+            # A copy has the same label: only the sessions know that it is not what they have mapped.
+            daemon.kill()
+            daemon.wait()
+            os.rename(folder + "/two", folder + "/mapped")
+            shutil.copyfile(folder + "/mapped", folder + "/two")
+            daemon = start(folder)
+            await_text(folder, "file 2 of 2 that the session has mapped is not the pool's", WORLD)
+            # The device itself again: each session presents it, and none is refused.
+            daemon.kill()
+            daemon.wait()
+            os.rename(folder + "/mapped", folder + "/two")
+            daemon = start(folder)
+            assert job.sum() == ["right"] * WORLD
+            assert text(folder).count("is not the pool's") == WORLD, text(folder)
             job.end()
             job = Job(socket, f"operation.begin:poison:1:{LOST}")
             assert job.sum() == ["PoisonedError"] * WORLD

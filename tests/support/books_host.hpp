@@ -11,7 +11,7 @@ struct IdleWork final : PoolWork {
     void create(ArenaId arena, const std::string&, std::uint32_t, Bytes) override {
         created.push_back(arena);
     }
-    void adopt(ArenaId, Bytes, Bytes, fabricshm::Fd) override {}
+    void adopt(ArenaId, Bytes, Bytes, fabricshm::PresentedFiles) override {}
     void grow(ArenaId, Bytes to, Bytes) override { grown.push_back(to); }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
     void forget(ArenaId, std::shared_ptr<void>) noexcept override {}

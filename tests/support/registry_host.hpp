@@ -103,12 +103,14 @@ struct NotedWork final : PoolWork {
         if (first != 0 && first < bytes) piece.uncommitted = bytes - first;
         registry->arena_made(arena, std::move(piece));
     }
-    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted, fabricshm::Fd presented) override {
+    void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
+               fabricshm::PresentedFiles presented) override {
         adopted.push_back(arena);
         adopted_uncommitted = uncommitted;
         if (later) return;
         fabricshm::PoolPiece piece;
-        piece.fd = std::move(presented);
+        piece.fd = std::move(presented.fd);
+        piece.others = std::move(presented.others);
         piece.bytes = bytes;
         piece.uncommitted = uncommitted;
         registry->arena_adopted(arena, std::move(piece));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <random>
 
@@ -105,14 +106,41 @@ TEST_SUITE("machine.dax_devices") {
         for (Bytes block = 0; block < 4; ++block) {
             CHECK(view.data()[block * kBlock + 17] == std::byte(block + 1));
         }
-        const auto again =
-            pool->adopt(5, 4 * kBlock, std::move(found[0].piece.fd.duplicate()).value());
+        const auto files = [&](const Fd& second) {
+            PresentedFiles all(std::move(found[0].piece.fd.duplicate()).value());
+            all.others.push_back(std::move(second.duplicate()).value());
+            return all;
+        };
+        const auto again = pool->adopt(5, 4 * kBlock, files(found[0].piece.others[0]));
         REQUIRE(again.ok());
         CHECK(again->others.size() == 1);
         CHECK(again->stripes.bytes == kBlock);
         CHECK(pool->adopt(5, 4 * kBlock, std::move(found[0].piece.others[0].duplicate()).value())
                   .error()
                   .code == Errc::kCorrupt);
+    }
+
+    TEST_CASE("an arena is adopted with all its devices alone, each the very one, in their order") {
+        const StandIns two;
+        auto pool = two.pool();
+        const auto piece = std::move(pool->create(5, "job", 1000, 4 * kBlock)).value();
+        const auto outcome = [&](const std::vector<std::string>& paths, int flags = O_RDWR) {
+            PresentedFiles all(Fd(::open(paths[0].c_str(), O_RDWR | O_CLOEXEC)));
+            for (std::size_t i = 1; i < paths.size(); ++i) {
+                all.others.emplace_back(::open(paths[i].c_str(), flags | O_CLOEXEC));
+            }
+            const auto adopted = pool->adopt(5, 4 * kBlock, std::move(all));
+            return adopted.ok() ? Errc::kOk : adopted.error().code;
+        };
+        const std::string copy = two.paths[1] + ".copy";
+        std::filesystem::copy_file(two.paths[1], copy);
+        CHECK(outcome(two.paths) == Errc::kOk);
+        CHECK(outcome({two.paths[0]}) == Errc::kCorrupt);
+        CHECK(outcome({two.paths[0], copy}) == Errc::kCorrupt);
+        CHECK(outcome({copy, two.paths[1]}) == Errc::kCorrupt);
+        CHECK(outcome({two.paths[1], two.paths[0]}) == Errc::kCorrupt);
+        CHECK(outcome({two.paths[0], two.paths[1], two.paths[1]}) == Errc::kCorrupt);
+        CHECK(outcome(two.paths, O_RDONLY) == Errc::kCorrupt);
     }
 
     TEST_CASE("random arenas keep their bytes, seen through the files by an oracle's own sums") {

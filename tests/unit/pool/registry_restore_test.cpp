@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libfabricshm/base/reason.hpp"
 #include "tests/support/registry_host.hpp"
 
 using namespace test_support;
@@ -101,6 +102,43 @@ TEST_SUITE("pool.registry_restore") {
         REQUIRE(::ftruncate(fd.get(), 4096) == 0);
         CHECK(adopt(host, alice, arena, fd).code == Errc::kCorrupt);
         CHECK(host.work.adopted.empty());
+    }
+
+    TEST_CASE("of an arena on several devices each is compared, for each session that presents") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        CHECK(host.arena(bob) == arena);
+        host.restart();
+        fabricshm::PoolPiece piece = NotedWork::make(64 * 4096);
+        piece.others.push_back(NotedWork::make(64 * 4096).fd);
+        piece.others.push_back(NotedWork::make(64 * 4096).fd);
+        const auto copy_of = [](const fabricshm::Fd& fd) { return fabricshm::Fd(::dup(fd.get())); };
+        const fabricshm::Fd first = copy_of(piece.fd), second = copy_of(piece.others[0]),
+                            third = copy_of(piece.others[1]);
+        const fabricshm::Fd another = NotedWork::make(64 * 4096).fd;
+        REQUIRE(host.registry->found_in_pool(arena, std::move(piece)));
+        const auto outcome = [&](SessionId who, std::vector<const fabricshm::Fd*> presented) {
+            fabricshm::PresentedFiles files(copy_of(*presented[0]));
+            for (std::size_t i = 1; i < presented.size(); ++i) {
+                files.others.push_back(copy_of(*presented[i]));
+            }
+            const std::uint64_t id = ++host.requests;
+            const auto asked = host.registry->adopt_arena({who, id}, arena, std::move(files));
+            return asked.ok() ? host.answer(id).error.code : asked.error().code;
+        };
+        CHECK(outcome(alice, {&first, &second, &third}) == Errc::kOk);
+        CHECK(outcome(bob, {&first, &second, &another}) == Errc::kCorrupt);
+        const auto wrong = host.registry->adopt_arena({bob, 99}, arena, copy_of(first));
+        CHECK(fabricshm::explanation_of(wrong.error())
+                  .find("lies on 3 devices, and 1 are presented") != std::string::npos);
+        CHECK(outcome(bob, {&first}) == Errc::kCorrupt);
+        CHECK(outcome(bob, {&first, &second}) == Errc::kCorrupt);
+        CHECK(outcome(bob, {&first, &third, &second}) == Errc::kCorrupt);
+        CHECK(outcome(bob, {&another, &second, &third}) == Errc::kCorrupt);
+        CHECK(outcome(bob, {&first, &second, &third, &third}) == Errc::kCorrupt);
+        CHECK(outcome(bob, {&first, &second, &third}) == Errc::kOk);
     }
 
     TEST_CASE("what no session claims within the grace is dropped") {

@@ -28,11 +28,11 @@ struct NotedPool final : fabricshm::PoolBackend {
         piece.bytes = bytes;
         return piece;
     }
-    Result<PoolPiece> adopt(std::uint64_t id, Bytes bytes, fabricshm::Fd presented,
+    Result<PoolPiece> adopt(std::uint64_t id, Bytes bytes, fabricshm::PresentedFiles presented,
                             Bytes uncommitted) override {
         note("adopt " + std::to_string(id));
         PoolPiece piece;
-        piece.fd = std::move(presented);
+        piece.fd = std::move(presented.fd);
         piece.bytes = bytes;
         piece.uncommitted = uncommitted;
         return piece;
