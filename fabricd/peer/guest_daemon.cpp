@@ -132,7 +132,6 @@ struct GuestDaemon::Impl {
     void drop(ConnectionId id);
     void from_owner(ConnectionId id, const std::string& bytes);
     void learn(ConnectionId id, const proto::Message& reply, Packet& packet);
-    void left(const Client& client, const proto::Message& reply);
     void came_up(const std::vector<KnownSession>& sessions);
     bool note_known(const KnownSession& entry);
     Ranges ranges_of(std::uint64_t session) const;
@@ -142,7 +141,6 @@ struct GuestDaemon::Impl {
     void flush_ended(std::uint64_t session, Ranges ranges);
     void flushed_ended(std::uint64_t session, const Result<void>& flushed);
     void hold(ConnectionId id, std::string packet, Ranges ranges);
-    void keep(std::uint64_t session, const Ranges& ranges);
     void let_go(ConnectionId id, std::string packet, const Result<void>& flushed);
     Result<void> serve();
     /// Events come from it alone, so that it is there while they are served.
@@ -343,17 +341,13 @@ void GuestDaemon::Impl::hold(ConnectionId id, std::string packet, Ranges ranges)
                             ranges](const Result<void>& flushed) mutable {
         (void)loop->post([this, id, session, packet = std::move(packet), ranges, flushed] {
             // Before anything else of the session: it may say goodbye through another connection.
-            if (!flushed.ok()) keep(session, ranges);
+            if (!flushed.ok()) {
+                const std::lock_guard lock(mutex);
+                keep_ranges(processes, session, ranges);
+            }
             let_go(id, packet, flushed);
         });
     });
-}
-
-// They are in this host's caches still.
-void GuestDaemon::Impl::keep(std::uint64_t session, const Ranges& ranges) {
-    const std::lock_guard lock(mutex);
-    const auto process = processes.find(session);
-    if (process != processes.end()) process->second.ranges.insert(ranges.begin(), ranges.end());
 }
 
 void GuestDaemon::Impl::let_go(ConnectionId id, std::string packet, const Result<void>& flushed) {
@@ -437,7 +431,10 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
     Client& client = clients.at(id);
     const auto closing = client.closing.extract(reply.header.request_id);
     const proto::Type type = proto::type_of(reply.header);
-    if (type == proto::Type::kBye && client.leaving != 0) return left(client, reply);
+    if (type == proto::Type::kBye && client.leaving != 0) {
+        const std::lock_guard lock(mutex);
+        return loop->remove(forget_left(processes, client.leaving, reply));
+    }
     if (reply.header.status != 0) return;
     if (type == proto::Type::kArenaClose && !closing.empty()) {
         const std::lock_guard lock(mutex);
@@ -475,18 +472,6 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
             }
         }
     }
-}
-
-// The owner has ended the session, now or before: its process is watched no longer.
-void GuestDaemon::Impl::left(const Client& client, const proto::Message& reply) {
-    const auto status = static_cast<Errc>(reply.header.status);
-    if (status != Errc::kOk && status != Errc::kNotFound) return;
-    const std::lock_guard lock(mutex);
-    const auto process = processes.find(client.leaving);
-    // One whose process has ended meanwhile is written out again, and goes then.
-    if (process == processes.end() || process->second.has_ended) return;
-    loop->remove(process->second.watch);
-    processes.erase(process);
 }
 
 Result<void> GuestDaemon::Impl::watch(std::uint64_t session, Fd pidfd, std::int32_t pid,

@@ -31,6 +31,25 @@ std::uint64_t leaver_of(const GuestProcesses& processes, std::int32_t pid,
     return is_own && !found->second.has_ended ? found->first : 0;
 }
 
+void keep_ranges(GuestProcesses& processes, std::uint64_t session,
+                 const std::set<OpenRange>& ranges) {
+    const auto found = processes.find(session);
+    if (found != processes.end()) found->second.ranges.insert(ranges.begin(), ranges.end());
+}
+
+EventLoop::WatchId forget_left(GuestProcesses& processes, std::uint64_t session,
+                               const proto::Message& reply) {
+    const auto status = static_cast<fabricshm::Errc>(reply.header.status);
+    const auto found = processes.find(session);
+    // One whose process has ended meanwhile is being written out, and goes then.
+    const bool has_left = found != processes.end() && !found->second.has_ended &&
+                          (status == fabricshm::Errc::kOk || status == fabricshm::Errc::kNotFound);
+    if (!has_left) return 0;
+    const EventLoop::WatchId watch = found->second.watch;
+    processes.erase(found);
+    return watch;
+}
+
 void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena) {
     const auto found = processes.find(session);
     if (found == processes.end()) return;

@@ -40,6 +40,15 @@ std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t sessi
 std::uint64_t leaver_of(const GuestProcesses& processes, std::int32_t pid,
                         const fabricshm::proto::Message& request);
 
+/// They could not be written out of the caches.
+void keep_ranges(GuestProcesses& processes, std::uint64_t session,
+                 const std::set<OpenRange>& ranges);
+
+/// The owner's answer to a goodbye: where it has ended the session, now or before, its process is
+/// no longer watched for it. Returns the watch that has to go; 0: none.
+EventLoop::WatchId forget_left(GuestProcesses& processes, std::uint64_t session,
+                               const fabricshm::proto::Message& reply);
+
 /// The session has closed the arena.
 void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId arena);
 

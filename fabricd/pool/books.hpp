@@ -43,6 +43,9 @@ struct Peer {
     }
 };
 
+/// What for a session is back: see Registry::resume_session().
+enum class ComeBack { kToGoOn, kToLeave };
+
 /// See Registry::end_session().
 enum class SessionEnd { kEnded, kGivenUp, kLeftInCaches };
 

@@ -60,12 +60,9 @@ Result<SessionId> Registry::open_session(const Peer& peer, const std::string& la
     return act([&](Effects&) { return sessions_.open(peer, label, token, now, device); });
 }
 
-Result<void> Registry::resume_session(SessionId session, const Peer& peer, const Token& token) {
-    return sessions_.resume(session, peer, token);
-}
-
-Result<void> Registry::check_leave(SessionId session, const Peer& peer, const Token& token) const {
-    return sessions_.check_leave(session, peer, token);
+Result<void> Registry::resume_session(SessionId session, const Peer& peer, const Token& token,
+                                      ComeBack purpose) {
+    return sessions_.resume(session, peer, token, purpose);
 }
 
 void Registry::connection_lost(SessionId session, TimePoint now) {

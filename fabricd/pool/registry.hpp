@@ -98,15 +98,14 @@ class Registry {
                                    TimePoint now, const std::string& device = "");
 
     /// A process that lost its connection, or whose daemon was restarted, is back. kNotFound for an
-    /// unknown session, kDenied when the process or the token is not that session's.
-    Result<void> resume_session(SessionId session, const Peer& peer, const Token& token);
+    /// unknown session, kDenied when the process or the token is not that session's. One that was
+    /// given up is unknown but for kToLeave, after which end_session() has to follow at once.
+    Result<void> resume_session(SessionId session, const Peer& peer, const Token& token,
+                                ComeBack purpose = ComeBack::kToGoOn);
 
     /// The connection is gone but the process is not known to be: it has `grace` to come back.
     /// What it was waiting for is cancelled.
     void connection_lost(SessionId session, TimePoint now);
-    /// Whether `peer` may end the session without going on with it, also when it is given up.
-    /// kNotFound: it has ended. kDenied: it is not that process's.
-    Result<void> check_leave(SessionId session, const Peer& peer, const Token& token) const;
 
     /// The process ended, said goodbye, or did not come back. Frees or quarantines its regions and
     /// marks its ranks dead. Idempotent: a death may be seen twice.

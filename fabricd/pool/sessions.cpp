@@ -84,12 +84,14 @@ Result<SessionId> Sessions::open(const Peer& peer, const std::string& label, con
     return id;
 }
 
-Result<void> Sessions::resume(SessionId id, const Peer& peer, const Token& token) {
+Result<void> Sessions::resume(SessionId id, const Peer& peer, const Token& token,
+                              ComeBack purpose) {
     Session* session = books_.find_session(id);
     if (session == nullptr || session->ending) return Error{Errc::kNotFound, 0, "resume session"};
     FABRIC_TRY_VOID(resume_allowed(*session, peer, token));
     // The others have gone on without it, for good.
-    if (session->given_up) return Error{Errc::kNotFound, 0, "resume session"};
+    if (session->given_up && purpose == ComeBack::kToGoOn)
+        return Error{Errc::kNotFound, 0, "resume session"};
     // Its host may have another lease by now.
     session->peer.incarnation = peer.incarnation;
     if (!session->connected) books_.lost.erase({session->lost_until, id});
@@ -98,12 +100,6 @@ Result<void> Sessions::resume(SessionId id, const Peer& peer, const Token& token
     arenas_.forget_closers(id);
     session->connected = true;
     return {};
-}
-
-Result<void> Sessions::check_leave(SessionId id, const Peer& peer, const Token& token) const {
-    const Session* session = books_.find_session(id);
-    if (session == nullptr || session->ending) return Error{Errc::kNotFound, 0, "leave session"};
-    return resume_allowed(*session, peer, token);
 }
 
 void Sessions::connection_lost(SessionId id, TimePoint now) {

@@ -22,10 +22,8 @@ class Sessions {
     /// See Registry::open_session(), resume_session() and connection_lost().
     Result<SessionId> open(const Peer& peer, const std::string& label, const Token& token,
                            TimePoint now, const std::string& device);
-    Result<void> resume(SessionId session, const Peer& peer, const Token& token);
+    Result<void> resume(SessionId session, const Peer& peer, const Token& token, ComeBack purpose);
     void connection_lost(SessionId session, TimePoint now);
-    /// See Registry::check_leave().
-    Result<void> check_leave(SessionId id, const Peer& peer, const Token& token) const;
 
     /// See SessionEnd::kGivenUp of Registry::end_session().
     void give_up(SessionId session, const char* why, SessionEnd how, Effects& out);

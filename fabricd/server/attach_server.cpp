@@ -285,11 +285,9 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
         return false;
     }
     const proto::Type type = proto::type_of(request.header);
-    if (type == proto::Type::kHello) return hello(id, request);
-    const bool is_named = request.hello.session_id != 0;
-    if (connection.session == SessionId::kNone && type == proto::Type::kBye && is_named) {
-        return farewell(id, request);
-    }
+    const bool is_farewell = type == proto::Type::kBye && request.hello.session_id != 0 &&
+                             connection.session == SessionId::kNone;
+    if (type == proto::Type::kHello || is_farewell) return hello(id, request);
     if (connection.session == SessionId::kNone) {
         if (refuse(id, request.header, {Errc::kInvalid, 0, "hello comes first"})) {
             drop(id, "no hello");
@@ -341,10 +339,21 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
 
 // ---- Sessions and their processes --------------------------------------------------------------
 
+// A hello, or the goodbye of a session that has no connection, and was given up perhaps. Its
+// process says that until it is answered.
 bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     Connection& connection = connections_.at(id);
+    const bool is_farewell = proto::type_of(request.header) == proto::Type::kBye;
     Token token{};
-    const auto session = greet(connection, request.hello, &token);
+    const auto session = greet(connection, request, &token);
+    if (is_farewell && session.ok()) {
+        end_session(session.value(), "goodbye, said again");
+        return send(id, {proto::make_reply(request), {}, {}});
+    }
+    if (is_farewell && session.error().code == Errc::kNotFound) {
+        // Most often a goodbye before this one has ended it: no refusal to be counted.
+        return send(id, {proto::make_error_reply(request.header, session.error()), {}, {}});
+    }
     if (!session.ok()) {
         const bool told = refuse(id, request.header, session.error());
         // A client that claims another's session is not kept either; a full house may be tried
@@ -357,25 +366,20 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     // Of a process on another host its daemon speaks.
     const bool is_remote = connection.peer.is_remote();
     auto pidfd = is_remote ? Result<Fd>(Fd()) : connection.socket.peer_pidfd();
-    if (!pidfd.ok()) {
+    const auto end_unwatched = [&] {
         registry_.end_session(session.value(), "its process cannot be watched");
         pages_.end(raw(session.value()));
         drop(id, "its process cannot be watched");
         return false;
-    }
+    };
+    if (!pidfd.ok()) return end_unwatched();
     const auto older = processes_.find(session.value());
     // A process that lost its connection may be faster to return than the kernel to report the
     // loss.
     const ConnectionId replaced = older == processes_.end() ? 0 : older->second.connection;
     forget_process(session.value());
     if (replaced != 0) drop(replaced, "its session has a new connection");
-    if (const auto watched = watch_process(session.value(), std::move(pidfd).value());
-        !watched.ok()) {
-        registry_.end_session(session.value(), "its process cannot be watched");
-        pages_.end(raw(session.value()));
-        drop(id, "its process cannot be watched");
-        return false;
-    }
+    if (!watch_process(session.value(), std::move(pidfd).value()).ok()) return end_unwatched();
     processes_.at(session.value()).connection = id;
     connection.session = session.value();
     connection.is_greeted = true;
@@ -393,26 +397,6 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     limits_.visibility.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, {reply, {}, {}});
-}
-
-// The goodbye of a session that has no connection, and perhaps was given up. Its process says it
-// until it is answered, and may have been answered before.
-bool AttachServer::farewell(ConnectionId id, const proto::Message& request) {
-    Token token{};
-    std::copy(std::begin(request.hello.token), std::end(request.hello.token), token.begin());
-    const SessionId session{request.hello.session_id};
-    const auto allowed = registry_.check_leave(session, connections_.at(id).peer, token);
-    if (!allowed.ok() && allowed.error().code == Errc::kNotFound) {
-        // Most often it has ended by the goodbye before this one: no refusal to be counted.
-        return send(id, {proto::make_error_reply(request.header, allowed.error()), {}, {}});
-    }
-    if (!allowed.ok()) {
-        if (refuse(id, request.header, allowed.error())) drop(id, "not that session");
-        return false;
-    }
-    end_session(session, "goodbye, said again");
-    deliver();
-    return send(id, {proto::make_reply(request), {}, {}});
 }
 
 // The session's telemetry or directive page: a matter between it and the control loop, of which the
@@ -434,8 +418,10 @@ bool AttachServer::open_page(ConnectionId id, const proto::Message& request) {
     return send(id, {reply, {}, std::move(page).value()});
 }
 
-Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello& wanted,
+Result<SessionId> AttachServer::greet(Connection& connection, const proto::Message& request,
                                       Token* token) {
+    const proto::Hello& wanted = request.hello;
+    const bool leaves = proto::type_of(request.header) == proto::Type::kBye;
     if (connection.session != SessionId::kNone) return Error{Errc::kInvalid, 0, "hello twice"};
     const Peer& peer = connection.peer;
     // A session that comes back proves by its token that it is the one: process ids are used again,
@@ -443,7 +429,8 @@ Result<SessionId> AttachServer::greet(Connection& connection, const proto::Hello
     if (wanted.session_id != 0) {
         std::copy(std::begin(wanted.token), std::end(wanted.token), token->begin());
         const SessionId session{wanted.session_id};
-        FABRIC_TRY_VOID(registry_.resume_session(session, peer, *token));
+        FABRIC_TRY_VOID(registry_.resume_session(session, peer, *token,
+                                                 leaves ? ComeBack::kToLeave : ComeBack::kToGoOn));
         return session;
     }
     // From the kernel: a token that can be guessed is another process's session.

@@ -116,9 +116,8 @@ class AttachServer {
     bool serve_request(ConnectionId id, const fabricshm::proto::Message& request,
                        std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
-    bool farewell(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
-    Result<SessionId> greet(Connection& connection, const fabricshm::proto::Hello& wanted,
+    Result<SessionId> greet(Connection& connection, const fabricshm::proto::Message& request,
                             Token* token);
     Result<void> watch_process(SessionId session, fabricshm::Fd pidfd);
     void forget_process(SessionId session);

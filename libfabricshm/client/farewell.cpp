@@ -210,6 +210,12 @@ Stay::~Stay() {
     farewells().add(std::move(farewell));
 }
 
+std::shared_ptr<Stay> stay_of(const std::vector<std::string>& sockets,
+                              const SessionIdentity& identity) {
+    const bool is_shared = identity.visibility[0] != '\0';
+    return is_shared ? std::make_shared<Stay>(sockets, identity) : nullptr;
+}
+
 std::size_t unanswered_farewells() noexcept {
     return farewells().unanswered.load(std::memory_order_relaxed);
 }

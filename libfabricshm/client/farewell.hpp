@@ -39,6 +39,10 @@ class Stay {
     const std::uint32_t generation_;
 };
 
+/// Of a new session; nullptr at a daemon of one host alone, which ends what does not come back.
+std::shared_ptr<Stay> stay_of(const std::vector<std::string>& sockets,
+                              const SessionIdentity& identity);
+
 /// How many goodbyes of this process have not been answered yet. For tests.
 std::size_t unanswered_farewells() noexcept;
 

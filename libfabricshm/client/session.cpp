@@ -89,7 +89,7 @@ Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
     const TimePoint deadline = session->default_deadline();
     FABRIC_TRY_VOID(session->attach_first(deadline));
     FAULT_POINT("session.attached");
-    session->begin_stay();
+    session->stay_ = stay_of(session->options_.sockets, session->identity_);
     session->line_.number = 1;
     session->state_ = State::kConnected;
     session->start_thread();
@@ -127,12 +127,6 @@ Session::~Session() {
         return;
     }
     delete thread_;
-}
-
-// A daemon of one host alone ends a session that does not come back; see Stay.
-void Session::begin_stay() {
-    const bool is_shared = identity_.visibility[0] != '\0';
-    stay_ = is_shared ? std::make_shared<Stay>(options_.sockets, identity_) : nullptr;
 }
 
 void Session::close() noexcept {
@@ -271,16 +265,10 @@ void Session::post(proto::Message request) noexcept {
     // At once where nothing waits, so that most requests need no second thread.
     const bool at_once = state_ == State::kConnected && outbox_.empty();
     if (at_once && line_.socket->send(proto::bytes_of(request), {}, TimePoint{}).ok()) {
-        return keep_closing(request);
+        return closings_.note_sent(request);
     }
     outbox_.push_back(request);
     wake_thread();
-}
-
-// A daemon that ends may have it in its queue, unread, and an arena that is not closed is not given
-// back while the session lasts. Numbers of arenas are never used twice, so it may come twice.
-void Session::keep_closing(const proto::Message& sent) noexcept {
-    if (proto::type_of(sent.header) == proto::Type::kArenaClose) closings_.push_back(sent);
 }
 
 void Session::wake_thread() noexcept {

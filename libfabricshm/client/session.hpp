@@ -19,6 +19,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/arena_closings.hpp"
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/farewell.hpp"
 #include "libfabricshm/client/telemetry.hpp"
@@ -159,8 +160,6 @@ class Session {
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;
-    void keep_closing(const proto::Message& sent) noexcept;
-    void note_answer(const proto::Message& reply, bool succeeded);
     void want_pages();
     void ask_for_pages();
     bool take_page(const proto::Message& reply, const Fd& descriptor);
@@ -170,7 +169,6 @@ class Session {
     Result<void> attach_again();
     Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas,
                         const OtherDescriptors& others);
-    void begin_stay();
     void start_thread();
 
     SessionOptions options_;
@@ -185,7 +183,7 @@ class Session {
     std::unordered_map<std::uint64_t, Pending*> pending_;
     std::unordered_set<std::uint64_t> abandoned_;  // ids whose callers gave up
     std::deque<proto::Message> outbox_;            // posted, and not sent yet
-    std::deque<proto::Message> closings_;          // sent, and to be sent again until answered
+    ArenaClosings closings_;                       // sent, and not answered yet
     std::shared_ptr<Stay> stay_;                   // where several hosts share the pool
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;

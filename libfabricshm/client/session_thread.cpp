@@ -171,7 +171,7 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
         const auto sent = socket.send(proto::bytes_of(outbox_.front()), {}, TimePoint{});
         if (!sent.ok() && sent.error().code == Errc::kTimeout) return true;
         if (!sent.ok()) return sent.error();
-        keep_closing(outbox_.front());
+        closings_.note_sent(outbox_.front());
         outbox_.pop_front();
     }
     return false;
@@ -185,7 +185,7 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span
     if (news) return succeeded ? learn_loss(reply.region) : void();
     if (valid.ok() && take_page(reply, descriptors[0])) return;
     std::unique_lock lock(mutex_);
-    if (valid.ok()) note_answer(reply, succeeded);
+    if (valid.ok()) closings_.note_answer(reply);
     const auto found = pending_.find(reply.header.request_id);
     if (found == pending_.end()) {
         // A caller that gave up, or an answer without a request; the latter is dropped.
@@ -213,21 +213,6 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span
     pending.outcome = Pending::Outcome::kAnswered;
     // Under the lock: the pending is on the stack of a caller that goes on as soon as it may.
     pending.answered.notify_all();
-}
-
-// Of arenas that are being closed; under the lock.
-void Session::note_answer(const proto::Message& reply, bool succeeded) {
-    if (closings_.empty()) return;
-    const proto::Type type = proto::type_of(reply.header);
-    std::erase_if(closings_, [&](const proto::Message& sent) {
-        if (type == proto::Type::kArenaClose) {
-            return sent.header.request_id == reply.header.request_id;
-        }
-        // It was closed before: the daemon lets the session in again when it has left. A second
-        // closing would close what has been opened since.
-        const bool is_opened = type == proto::Type::kArenaOpen && succeeded;
-        return is_opened && sent.arena.arena_id == reply.arena_open.arena_id;
-    });
 }
 
 // Not an answer: some process of the job touched memory that the hardware lost. Operations on it
@@ -340,10 +325,9 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     // Before any new call, since a new region may need what an old one gives back. What does not
     // fit follows when the daemon has read some.
     identity_ = identity;
-    if (fresh) begin_stay();  // that of before goes with the last arena that is mapped
-    // Before what was posted later: the same arena may be opened again.
-    outbox_.insert(outbox_.begin(), closings_.begin(), closings_.end());
-    closings_.clear();
+    // That of before goes with the last arena that is mapped.
+    if (fresh) stay_ = stay_of(options_.sockets, identity_);
+    closings_.send_again(outbox_);
     ask_for_pages();
     FABRIC_TRY_VOID(flush_outbox(*socket));
     ++line_.number;

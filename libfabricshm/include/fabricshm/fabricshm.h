@@ -200,7 +200,8 @@ FABRICSHM_API int fabricshm_session_open(const fabricshm_session_options* option
                                          fabricshm_session** session);
 
 /* Closes the session with all its arenas and groups. NULL is allowed. Pointers into its arenas are
- * invalid afterwards. */
+ * invalid afterwards. Waits for no daemon: where several hosts share the pool, a thread of the
+ * process says goodbye until it is answered, and ends then. */
 FABRICSHM_API void fabricshm_session_close(fabricshm_session* session);
 
 /* The daemon that the session was opened with, in words: its socket and its process, as

@@ -154,6 +154,10 @@ TEST_SUITE("client.farewell") {
             stay.reset();
             session->close();
             const bool is_silent = unanswered_farewells() == 0;
+#ifdef __SANITIZE_THREAD__
+            // Its runtime refuses threads in the child of a process that had some.
+            ::_exit(is_silent ? 0 : 1);
+#else
             SessionOptions options;
             options.sockets = {pool.daemon.path()};
             options.timeout = 20s;
@@ -161,6 +165,7 @@ TEST_SUITE("client.farewell") {
             const bool is_open = opened.ok();
             if (is_open) opened.value().reset();
             ::_exit(is_silent && is_open && all_answered() ? 0 : 1);
+#endif
         }
         pool.daemon.come_back();
         int status = 1;

@@ -63,6 +63,33 @@ TEST_SUITE("peer.guest_process") {
         CHECK(leaver_of(processes, 40, bye) == 0);
     }
 
+    TEST_CASE("the process of a session that the owner has ended is watched no longer") {
+        GuestProcesses processes = with_two_arenas();
+        processes[kSession].watch = 5;
+        const auto bye = request(proto::Type::kBye, ArenaId::kNone);
+        const auto busy = proto::make_error_reply(bye.header, {fabricshm::Errc::kBusy, 0, ""});
+        CHECK(forget_left(processes, kSession, busy) == 0);
+        CHECK(processes.count(kSession) == 1);
+        const auto gone = proto::make_error_reply(bye.header, {fabricshm::Errc::kNotFound, 0, ""});
+        CHECK(forget_left(processes, kSession, gone) == 5);
+        CHECK(processes.empty());
+        CHECK(forget_left(processes, kSession, proto::make_reply(bye)) == 0);
+        // What it wrote is on its way out of the caches: it goes when that is done.
+        processes[kSession].has_ended = true;
+        CHECK(forget_left(processes, kSession, proto::make_reply(bye)) == 0);
+        CHECK(processes.count(kSession) == 1);
+    }
+
+    TEST_CASE("ranges that could not be written out stay") {
+        GuestProcesses processes = with_two_arenas();
+        auto ranges =
+            ranges_before(processes, kSession, request(proto::Type::kBye, ArenaId::kNone));
+        keep_ranges(processes, kSession, ranges);
+        CHECK(processes[kSession].ranges == Ranges{kFirst, kSecond});
+        keep_ranges(processes, 8, ranges);
+        CHECK(processes.count(8) == 0);
+    }
+
     TEST_CASE("other requests, and those of other sessions, wait for nothing") {
         GuestProcesses processes = with_two_arenas();
         CHECK(ranges_before(processes, kSession, request(proto::Type::kArenaOpen, kFirst.arena))
