@@ -53,6 +53,11 @@ ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& 
     // An empty file passes here and is no proof below.
     if (!file) return "cannot read " + path + " (pool.visibility_proof)";
     const auto proofs = fabricshm::parse_proofs(text.str());
+    if (!proofs.ok() && proofs.error().detail > 0) {
+        return path + ":" + std::to_string(proofs.error().detail) +
+               " has a key for the second time: one result of fabric-litmus has each once "
+               "(pool.visibility_proof)";
+    }
     if (!proofs.ok()) return path + " is no result of fabric-litmus (pool.visibility_proof)";
     const std::string machine = fabricshm::machine_fingerprint(files);
     for (const std::string& device : devices) {
@@ -60,6 +65,16 @@ ErrorMessage check_visibility(const Config& config, const fabricshm::HostFiles& 
         const auto own = std::find_if(proofs->begin(), proofs->end(),
                                       [&](const auto& proof) { return proof.device == device; });
         const VisibilityProof& proof = own != proofs->end() ? *own : proofs->front();
+        // A later run may have refuted what an earlier one proved, or the other way round.
+        const auto refuted = std::find_if(proofs->begin(), proofs->end(), [&](const auto& other) {
+            return !other.proven && other.device == device && other.machine == machine &&
+                   other.profile == config.pool.visibility;
+        });
+        if (refuted != proofs->end()) {
+            return path + ":" + std::to_string(refuted->line) +
+                   " does not prove this pool: the profile was refuted on " + device +
+                   " (pool.visibility_proof)";
+        }
         const auto bad = misfit(proof, config, machine, device);
         if (bad) return path + " does not prove this pool: " + *bad + " (pool.visibility_proof)";
     }

@@ -43,14 +43,18 @@ std::string format_proof(const VisibilityProof& proof) {
     return text.str();
 }
 
-Result<VisibilityProof> parse_proof(const std::string& text) {
+Result<VisibilityProof> parse_proof(const std::string& text, int first_line) {
     std::map<std::string, std::string> values;
     std::istringstream lines(text);
+    int number = first_line - 1;
     for (std::string line; std::getline(lines, line);) {
+        ++number;
         if (line.empty() || line.front() == '#') continue;
         const auto equals = line.find(" = ");
         if (equals == std::string::npos) return kBad;
-        values[line.substr(0, equals)] = line.substr(equals + 3);
+        const bool is_new = values.emplace(line.substr(0, equals), line.substr(equals + 3)).second;
+        // Neither of the two is believed: one says "proven" and the other may not.
+        if (!is_new) return Error{kBad.code, number, kBad.step};
     }
     const char* const keys[] = {"profile", "machine", "device", "hosts", "rounds", "verdict"};
     const bool all = values.size() == std::size(keys) &&
@@ -67,22 +71,29 @@ Result<VisibilityProof> parse_proof(const std::string& text) {
                        (verdict == "proven" || verdict == "refuted");
     if (!sound) return kBad;
     proof.proven = verdict == "proven";
+    proof.line = first_line;
     return proof;
 }
 
 Result<std::vector<VisibilityProof>> parse_proofs(const std::string& text) {
     std::vector<std::string> records(1);
+    std::vector<int> begins_at{1};
+    int number = 0;
     bool has_begun = false;
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);) {
         const bool begins = line.rfind("profile = ", 0) == 0;
-        if (begins && has_begun) records.emplace_back();
+        ++number;
+        if (begins && has_begun) {
+            records.emplace_back();
+            begins_at.push_back(number);
+        }
         has_begun = has_begun || begins;
         records.back() += line + "\n";
     }
     std::vector<VisibilityProof> proofs;
-    for (const std::string& record : records) {
-        FABRIC_TRY(VisibilityProof proof, parse_proof(record));
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        FABRIC_TRY(VisibilityProof proof, parse_proof(records[i], begins_at[i]));
         proofs.push_back(std::move(proof));
     }
     return proofs;

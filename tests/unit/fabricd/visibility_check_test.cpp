@@ -90,6 +90,33 @@ TEST_SUITE("fabricd.visibility_check") {
         CHECK_FALSE(fabricshm::parse_proofs(both + "profile = nt\n").ok());
     }
 
+    TEST_CASE(
+        "a proof that is refuted elsewhere in the file is none, in either order, by its line") {
+        SharedPool pool;
+        const std::string proven = fabricshm::format_proof(pool.proof);
+        pool.proof.proven = false;
+        const std::string refuted = fabricshm::format_proof(pool.proof);
+        const auto outcome = [&](const std::string& text) {
+            std::ofstream(pool.config.pool.visibility_proof) << text;
+            return check_visibility(pool.config, pool.tree.files()).value_or("");
+        };
+        const auto has = [](const std::string& text, const char* part) {
+            return text.find(part) != std::string::npos;
+        };
+        CHECK(outcome(proven + proven).empty());
+        // Each result is 7 lines, a comment and then its profile.
+        CHECK(has(outcome(proven + refuted),
+                  "/proof:9 does not prove this pool: the profile was refuted"));
+        CHECK(has(outcome(refuted + proven), "the profile was refuted"));
+        CHECK(
+            has(outcome(proven + "verdict = refuted\n"), "/proof:8 has a key for the second time"));
+        CHECK(
+            has(outcome(proven + "verdict = proven\n"), "/proof:8 has a key for the second time"));
+        // Of another profile, device or machine it is about something else.
+        pool.proof.profile = "nt";
+        CHECK(outcome(proven + fabricshm::format_proof(pool.proof)).empty());
+    }
+
     TEST_CASE("hosts have a kernel each: the profile of one host is none for a pool of two") {
         SharedPool pool;
         pool.config.pool.visibility = "coherent";
