@@ -75,7 +75,8 @@ struct HttpAnswer {
 
 struct HttpTransfersOptions {
     unsigned connections = 16;
-    Bytes stalled_rate = 1024;  // a second: slower for `stalled_seconds` is kStalled
+    // Bytes a second, as libcurl's mean of some seconds: slower for `stalled_seconds` is kStalled.
+    Bytes stalled_rate = 1024;
     unsigned stalled_seconds = 10;
     std::chrono::milliseconds connect_timeout{5000};
     std::string ca_file;  // certificates to trust; "": those of the system

@@ -6,6 +6,7 @@
 #include <optional>
 #include <pugixml.hpp>
 
+#include "fabricd/data/silo/url_text.hpp"
 #include "fabricd/data/silo/web_version.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -18,11 +19,6 @@ namespace {
 
 constexpr std::size_t kCodeBytes = 64;
 constexpr std::size_t kTokenBytes = 4096;
-
-bool is_plain(char letter) noexcept {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
-           (letter >= '0' && letter <= '9') || std::strchr("-._~", letter) != nullptr;
-}
 
 bool load(pugi::xml_document& document, std::string_view xml) {
     // A name may be a space. Document types, and with them entities, are not looked at.
@@ -135,38 +131,6 @@ std::string s3_error_code(std::string_view xml) {
             return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
         });
     return is_word ? code : "";
-}
-
-std::string url_encoded(std::string_view text, bool keep_slash) {
-    constexpr char kDigits[] = "0123456789ABCDEF";
-    std::string encoded;
-    for (const char letter : text) {
-        const auto byte = static_cast<unsigned char>(letter);
-        if (byte != 0 && (is_plain(letter) || (keep_slash && letter == '/'))) {
-            encoded += letter;
-        } else {
-            encoded += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-        }
-    }
-    return encoded;
-}
-
-bool url_decode(std::string_view text, std::string& decoded) {
-    decoded.clear();
-    for (std::size_t at = 0; at < text.size(); ++at) {
-        if (text[at] != '%') {
-            decoded += text[at] == '+' ? ' ' : text[at];
-            continue;
-        }
-        unsigned byte = 0;
-        const std::string_view digits = text.substr(at + 1, 2);
-        const auto* const end = digits.data() + digits.size();
-        const auto parsed = std::from_chars(digits.data(), end, byte, 16);
-        if (digits.size() != 2 || parsed.ec != std::errc() || parsed.ptr != end) return false;
-        decoded += static_cast<char>(byte);
-        at += 2;
-    }
-    return true;
 }
 
 }  // namespace fabricd

@@ -27,9 +27,4 @@ Result<S3Listing> parse_s3_listing(std::string_view xml, const std::string& pref
 /// The Code of an error: "SlowDown", "NoSuchBucket". "": there is none, or no word.
 std::string s3_error_code(std::string_view xml);
 
-/// Of a part of a URL: all but letters, digits and "-._~" as %NN. A '/' stays where `keep_slash`.
-std::string url_encoded(std::string_view text, bool keep_slash);
-/// Its reverse, with '+' as a space. False: a '%' without two digits.
-bool url_decode(std::string_view text, std::string& decoded);
-
 }  // namespace fabricd

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fabricd/data/silo/url_text.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
