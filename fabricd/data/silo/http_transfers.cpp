@@ -75,13 +75,12 @@ bool is_trust_error(CURLcode code) noexcept {
     }
 }
 
-int milliseconds_until(TimePoint deadline) noexcept {
-    const auto left = deadline - Clock::now();
-    if (left <= Clock::duration::zero()) return 0;
-    const auto most = std::chrono::milliseconds(60'000);
-    return static_cast<int>(
-        std::chrono::ceil<std::chrono::milliseconds>(std::min<Clock::duration>(left, most))
-            .count());
+// Up to a day.
+long milliseconds_until(TimePoint deadline) noexcept {
+    const auto now = Clock::now();
+    if (deadline <= now) return 0;
+    const auto left = std::min<Clock::duration>(deadline - now, std::chrono::hours(24));
+    return static_cast<long>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
 }  // namespace
@@ -341,10 +340,7 @@ void HttpTransfers::set_options(Transfer& transfer) {
     if (!options_.ca_file.empty()) set(CURLOPT_CAINFO, options_.ca_file.c_str());
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
     // 0 would be no limit.
-    set(CURLOPT_TIMEOUT_MS,
-        std::max(1L, static_cast<long>(std::chrono::ceil<std::chrono::milliseconds>(
-                                           request.deadline - Clock::now())
-                                           .count())));
+    set(CURLOPT_TIMEOUT_MS, std::max(1L, milliseconds_until(request.deadline)));
     set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout.count()));
     set(CURLOPT_LOW_SPEED_LIMIT, static_cast<long>(options_.stalled_rate));
     set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(options_.stalled_seconds));
@@ -385,6 +381,10 @@ void HttpTransfers::start(const HttpRequest& request) {
     under_way_[request.tag] = std::move(transfer);
     // On its way before the caller waits.
     act(timer_.get(), EPOLLIN);
+    take_ended();
+    // What has ended by now makes no socket readable. libcurl sets its timer again when it is asked
+    // too early.
+    if (!ended_.empty()) Callbacks::timer(nullptr, 0, this);
 }
 
 void HttpTransfers::drop(Transfer& transfer) {
@@ -435,7 +435,8 @@ std::vector<HttpAnswer> HttpTransfers::wait(TimePoint deadline) {
         take_ended();
         if (is_late || !ended_.empty() || under_way_.empty()) return std::exchange(ended_, {});
         epoll_event events[32];
-        const int count = ::epoll_wait(epoll_.get(), events, 32, milliseconds_until(deadline));
+        const int count =
+            ::epoll_wait(epoll_.get(), events, 32, static_cast<int>(milliseconds_until(deadline)));
         FABRIC_CHECK(count >= 0 || errno == EINTR);
         for (int i = 0; i < count; ++i) act(events[i].data.fd, events[i].events);
         is_late = Clock::now() >= deadline;

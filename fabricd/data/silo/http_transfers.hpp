@@ -101,7 +101,8 @@ class HttpTransfers {
     HttpTransfers& operator=(const HttpTransfers&) = delete;
 
     unsigned connections() const noexcept { return options_.connections; }
-    std::size_t under_way() const noexcept { return under_way_.size(); }
+    /// Whose answer wait() has not given yet.
+    std::size_t under_way() const noexcept { return under_way_.size() + ended_.size(); }
 
     /// More than there are connections wait for one, and their deadline does not.
     void start(const HttpRequest& request);

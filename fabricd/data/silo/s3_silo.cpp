@@ -129,7 +129,8 @@ Result<void> S3Silo::read_names(const std::string& folder, TimePoint deadline) {
         if (answer.end != HttpEnd::kAnswered || answer.status != 200) {
             return error_of(answer, folder, "list folder");
         }
-        auto page = parse_s3_listing(answer.text, prefix);
+        const std::size_t room = kSiloPathBytes - (folder.empty() ? 0 : folder.size() + 1);
+        auto page = parse_s3_listing(answer.text, prefix, std::min(room, kSiloNameBytes));
         const bool stands_still = page.ok() && !page->next.empty() && page->next == token;
         if (!page.ok() || stands_still) {
             HttpAnswer broken = answer;
@@ -179,7 +180,8 @@ void S3Silo::sort_names(const std::string& folder) {
 
 Result<SiloPage> S3Silo::list(const std::string& folder, const std::string& after, std::size_t most,
                               TimePoint deadline) {
-    if (!is_silo_path(folder)) return not_a_path(folder, "list folder");
+    if (!is_silo_path(folder) || folder.size() == kSiloPathBytes)
+        return not_a_path(folder, "list folder");
     const bool goes_on = !after.empty() && has_names_ && folder == listed_;
     if (!goes_on) FABRIC_TRY_VOID(read_names(folder, deadline));
     SiloPage page;
