@@ -292,19 +292,8 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
             return clients.count(id) != 0;
         }
         if (type == proto::Type::kArenaAdopt) {
-            const std::vector<int> own = pool.devices.client_numbers();
-            // Each is looked at from afar before anything is asked of it.
-            const bool is_ours =
-                descriptors.size() == own.size() &&
-                std::equal(descriptors.begin(), descriptors.end(), own.begin(), is_harmless) &&
-                pool.devices.are_same(descriptors[0], std::span(descriptors).subspan(1));
-            if (!is_ours) {
-                return refuse(id, request,
-                              fabricshm::explain({Errc::kCorrupt, 0, "adopt arena"},
-                                                 "the %zu devices that the session has mapped are "
-                                                 "not the %zu of this host's pool, in their order",
-                                                 descriptors.size(), own.size()));
-            }
+            const auto compared = compare_with(pool.devices, descriptors);
+            if (!compared.ok()) return refuse(id, request, compared.error());
         }
     }
     std::string packet(reinterpret_cast<const char*>(&request), bytes);

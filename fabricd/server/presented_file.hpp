@@ -2,6 +2,10 @@
 
 #pragma once
 
+#include <span>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/machine/dax_devices.hpp"
 #include "libfabricshm/os/fd.hpp"
 
 namespace fabricd {
@@ -10,5 +14,9 @@ namespace fabricd {
 /// fstat() and close() return at once. Of others they may wait for as long as the server of the
 /// file likes, so such a descriptor is not touched on the control thread at all.
 bool is_harmless(const fabricshm::Fd& presented, int own) noexcept;
+
+/// kCorrupt when what was presented are not the devices, in their order.
+fabricshm::Result<void> compare_with(const fabricshm::DaxDevices& devices,
+                                     std::span<const fabricshm::Fd> presented);
 
 }  // namespace fabricd
