@@ -68,8 +68,11 @@ S3Server::S3Server(const std::string& certificate, const std::string& key) {
         int status = 0;
         ::waitpid(pid_, &status, 0);
         const bool is_missing = WIFEXITED(status) && WEXITSTATUS(status) == 77;
-        give_up(is_missing ? "botocore is not installed (scripts/setup)" : "it did not start",
-                is_missing ? 77 : 1);
+        if (!is_missing) give_up("it did not start", 1);
+        // As main() does of a program that marks itself as skipped.
+        const char* const strict = std::getenv("FABRIC_TESTS_FAIL_ON_SKIP");
+        give_up("botocore is not installed (scripts/setup)",
+                strict != nullptr && *strict == '1' ? 1 : 77);
     }
     port_ = std::atoi(line);
 }
