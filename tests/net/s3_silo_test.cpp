@@ -55,6 +55,8 @@ class Bucket {
         return s3_content("set one/" + path, version, bytes);
     }
 
+    // First: where botocore is missing it ends the program.
+    S3Server& server_of = server();
     S3Options options;
 
   private:

@@ -25,6 +25,7 @@ namespace {
 
 constexpr Bytes kErrorText = 64 * fabricshm::kKiB;
 constexpr std::size_t kFieldBytes = 1024;
+constexpr std::string_view kRangeUnit = "bytes ";
 constexpr long kBufferBytes = 256 * 1024;
 
 bool same_word(std::string_view a, std::string_view b) noexcept {
@@ -86,9 +87,8 @@ long milliseconds_until(TimePoint deadline) noexcept {
 }  // namespace
 
 std::optional<ContentRange> parse_content_range(std::string_view text) noexcept {
-    constexpr std::string_view kUnit = "bytes ";
-    if (!text.starts_with(kUnit)) return std::nullopt;
-    text.remove_prefix(kUnit.size());
+    if (!text.starts_with(kRangeUnit)) return std::nullopt;
+    text.remove_prefix(kRangeUnit.size());
     const std::size_t slash = text.find('/');
     if (slash == text.npos) return std::nullopt;
     const std::string_view where = text.substr(0, slash);

@@ -19,11 +19,11 @@ namespace {
 
 constexpr std::size_t kCodeBytes = 64;
 constexpr std::size_t kTokenBytes = 4096;
+// A name may be a space. Document types, and with them entities, are not looked at.
+constexpr unsigned kXmlOptions = pugi::parse_default | pugi::parse_ws_pcdata_single;
 
 bool load(pugi::xml_document& document, std::string_view xml) {
-    // A name may be a space. Document types, and with them entities, are not looked at.
-    constexpr unsigned kOptions = pugi::parse_default | pugi::parse_ws_pcdata_single;
-    return bool(document.load_buffer(xml.data(), xml.size(), kOptions, pugi::encoding_utf8));
+    return bool(document.load_buffer(xml.data(), xml.size(), kXmlOptions, pugi::encoding_utf8));
 }
 
 Error broken(const char* what) {

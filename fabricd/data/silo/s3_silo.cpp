@@ -13,6 +13,7 @@ using fabricshm::explain;
 
 namespace {
 
+constexpr std::string_view kScheme = "s3://";
 constexpr Bytes kPageText = 32 * fabricshm::kMiB;
 constexpr std::size_t kMaxNames = 20'000'000;
 // Of a body of no bytes, by which libcurl signs: S3 wants it in each request.
@@ -59,7 +60,6 @@ S3Silo::S3Silo(const S3Options& options, std::string base, std::string prefix,
       prefix_(std::move(prefix)) {}
 
 Result<std::unique_ptr<S3Silo>> S3Silo::open(const S3Options& options) {
-    constexpr std::string_view kScheme = "s3://";
     if (!options.place.starts_with(kScheme)) return wrong_option("from", "not s3://BUCKET/PREFIX");
     const std::string place = options.place.substr(kScheme.size());
     const std::size_t slash = std::min(place.find('/'), place.size());

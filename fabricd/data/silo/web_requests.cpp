@@ -130,6 +130,7 @@ std::vector<HttpAnswer> WebRequests::wait(TimePoint deadline) {
 
 std::vector<HttpAnswer> WebRequests::ask(const std::vector<HttpRequest>& requests) {
     std::vector<std::uint64_t> tags;
+    tags.reserve(requests.size());
     for (const HttpRequest& request : requests) tags.push_back(begin(request, true));
     std::vector<HttpAnswer> answers;
     for (const std::uint64_t tag : tags) {

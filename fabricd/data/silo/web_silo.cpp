@@ -20,7 +20,7 @@ constexpr std::size_t kShownPath = 100;  // bytes
 
 // Both ends of a long one: the words before it have to fit next to it.
 std::string shown(const std::string& path) {
-    const std::string text = printable(path);
+    std::string text = printable(path);
     if (text.size() <= kShownPath) return text;
     return text.substr(0, kShownPath / 2) + "..." + text.substr(text.size() - kShownPath / 2);
 }
