@@ -49,20 +49,85 @@ std::string read_at(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
+bool begins_with(const std::string& text, const char* begin) {
+    return text.rfind(begin, 0) == 0;
+}
+
+bool is_web(const std::string& from) {
+    return begins_with(from, "http://") || begins_with(from, "https://");
+}
+
+bool is_s3(const std::string& from) {
+    return begins_with(from, "s3://");
+}
+
 std::string read_from(const toml::node& value, SiloSpec& silo) {
     constexpr std::string_view kScheme = "file://";
     const auto* text = value.as_string();
     std::string from = text != nullptr ? text->get() : "";
-    if (from.rfind(kScheme, 0) == 0) from.erase(0, kScheme.size());
+    // What stands behind the scheme is the silo's to check.
+    if (is_web(from) || is_s3(from)) {
+        silo.from = from;
+        return "";
+    }
+    if (begins_with(from, kScheme.data())) from.erase(0, kScheme.size());
     const bool is_folder =
         !from.empty() && from.front() == '/' && from.find('\0') == std::string::npos;
-    if (!is_folder) return "the path of a folder, as \"/data/images\"";
+    if (!is_folder) {
+        return "a folder (\"/data/images\"), a web server (\"https://host/path/\") or a bucket "
+               "(\"s3://bucket/prefix\")";
+    }
     silo.from = from;
     return "";
 }
 
+template <std::string SiloSpec::*field>
+std::string read_word(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    const std::string word = text != nullptr ? text->get() : "";
+    const bool is_word =
+        !word.empty() &&
+        std::all_of(word.begin(), word.end(), [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+    if (!is_word) return "a text without blanks";
+    silo.*field = word;
+    return "";
+}
+
+std::string read_credentials(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    if (text == nullptr || text->get().rfind('/', 0) != 0)
+        return "the path of a file, as \"/etc/fabricd/s3.key\"";
+    silo.credentials = text->get();
+    return "";
+}
+
 constexpr Key<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
-constexpr Key<SiloSpec> kSiloKeys[] = {{"at", read_at}, {"from", read_from}};
+constexpr Key<SiloSpec> kSiloKeys[] = {{"at", read_at},
+                                       {"from", read_from},
+                                       {"endpoint", read_word<&SiloSpec::endpoint>},
+                                       {"region", read_word<&SiloSpec::region>},
+                                       {"credentials", read_credentials},
+                                       {"index", read_word<&SiloSpec::index>}};
+constexpr const char* kRequired[] = {"at", "from"};
+
+// Keys of one kind of silo mean nothing for another: a person who wrote one expects something.
+std::string misplaced_key(const SiloSpec& silo) {
+    const bool s3 = is_s3(silo.from);
+    const struct {
+        const char* name;
+        const std::string& text;
+        bool belongs;
+        const char* kind;
+    } keys[] = {{"endpoint", silo.endpoint, s3, "s3://"},
+                {"region", silo.region, s3, "s3://"},
+                {"credentials", silo.credentials, s3, "s3://"},
+                {"index", silo.index, is_web(silo.from), "http:// or https://"}};
+    for (const auto& key : keys) {
+        if (key.text.empty() || key.belongs) continue;
+        return std::string(key.name) + " is of silos from " + key.kind;
+    }
+    return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
+}
 
 std::string place_in(const std::string& file, const toml::source_region& source) {
     return file + ":" + std::to_string(source.begin.line);
@@ -96,12 +161,14 @@ bool is_within(const std::string& inner, const std::string& outer) {
 
 ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSpec& spec) {
     const std::string where = place_in(file, table.source());
-    for (const auto& key : kSiloKeys) {
-        if (!table.contains(key.name)) return where + ": the silo has no " + key.name;
+    for (const char* key : kRequired) {
+        if (!table.contains(key)) return where + ": the silo has no " + key;
     }
     SiloSpec silo;
     silo.line = static_cast<int>(table.source().begin.line);
     if (auto bad = read_section(table, file, kSiloKeys, silo)) return bad;
+    const std::string misplaced = misplaced_key(silo);
+    if (!misplaced.empty()) return where + ": " + misplaced;
     for (const SiloSpec& other : spec.silos) {
         if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
         return where + ": " + silo.at + " and " + other.at + " (line " +

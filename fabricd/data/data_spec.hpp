@@ -10,9 +10,13 @@
 namespace fabricd {
 
 struct SiloSpec {
-    std::string at;    // where it appears: "/images"
-    std::string from;  // a folder: "/mnt/nfs/images"
-    int line = 0;      // of the file, for complaints
+    std::string at;           // where it appears: "/images"
+    std::string from;         // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
+    int line = 0;             // of the file, for complaints
+    std::string endpoint;     // of S3: "https://host:port"
+    std::string region;       // of S3; "": us-east-1
+    std::string credentials;  // of S3, a file; "": requests are not signed
+    std::string index;        // of a web server; "": its usual name
 };
 
 struct DataSpec {

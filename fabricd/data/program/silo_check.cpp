@@ -3,7 +3,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "fabricd/data/silo/folder_silo.hpp"
+#include "fabricd/data/silo/open_silo.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -25,7 +25,7 @@ std::string entries_of(const SiloCheck& check) {
 SiloCheck check_silo(const SiloSpec& silo) {
     SiloCheck check;
     check.silo = silo;
-    const auto opened = FolderSilo::open(silo.from, {});
+    const auto opened = open_silo(silo, {});
     if (!opened.ok()) {
         check.problem = fabricshm::explanation_of(opened.error());
         return check;

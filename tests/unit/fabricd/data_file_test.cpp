@@ -36,6 +36,22 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.memory == fabricshm::kGiB);
     }
 
+    TEST_CASE("web servers and buckets have keys of their own") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file("[[silo]]\nat = \"/a\"\nfrom = \"s3://bucket/prefix\"\n"
+                            "endpoint = \"https://s3:9000\"\nregion = \"eu-1\"\n"
+                            "credentials = \"/etc/key\"\n"
+                            "[[silo]]\nat = \"/b\"\nfrom = \"https://host/path/\"\n"
+                            "index = \"list.txt\"\n",
+                            "d.toml", spec));
+        CHECK(spec.silos[0].endpoint == "https://s3:9000");
+        CHECK(spec.silos[0].region == "eu-1");
+        CHECK(spec.silos[0].credentials == "/etc/key");
+        CHECK(spec.silos[1].from == "https://host/path/");
+        CHECK(spec.silos[1].index == "list.txt");
+    }
+
     TEST_CASE("a mistake is named with its line and what would be right") {
         const std::pair<std::string, const char*> mistakes[] = {
             {"", "d.toml: has no [[silo]]"},
@@ -56,9 +72,21 @@ TEST_SUITE("fabricd.data_file") {
             {"[[silo]]\nat = \"/\"\nfrom = \"/d\"\n",
              "d.toml:2: at takes a path in the namespace, as \"/images\""},
             {"[[silo]]\nat = \"/a\"\nfrom = \"d\"\n",
-             "d.toml:3: from takes the path of a folder, as \"/data/images\""},
+             "d.toml:3: from takes a folder (\"/data/images\"), a web server "
+             "(\"https://host/path/\") or a bucket (\"s3://bucket/prefix\")"},
             {"[[silo]]\nat = \"/a\"\nfrom = [1]\n",
-             "d.toml:3: from takes the path of a folder, as \"/data/images\""},
+             "d.toml:3: from takes a folder (\"/data/images\"), a web server "
+             "(\"https://host/path/\") or a bucket (\"s3://bucket/prefix\")"},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b/p\"\n",
+             "d.toml:1: a silo from s3:// needs endpoint"},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"/d\"\nregion = \"eu\"\n",
+             "d.toml:1: region is of silos from s3://"},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b\"\nendpoint = \"http://h\"\nindex = \"i\"\n",
+             "d.toml:1: index is of silos from http:// or https://"},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b\"\nendpoint = \"h h\"\n",
+             "d.toml:4: endpoint takes a text without blanks"},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b\"\ncredentials = \"key\"\n",
+             "d.toml:4: credentials takes the path of a file, as \"/etc/fabricd/s3.key\""},
             {std::string(kImages) + "[[silo]]\nat = \"/images/x\"\nfrom = \"/d\"\n",
              "d.toml:4: /images/x and /images (line 1) lie within each other"},
         };

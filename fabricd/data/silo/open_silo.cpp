@@ -1,0 +1,57 @@
+#include "fabricd/data/silo/open_silo.hpp"
+
+#include "fabricd/data/silo/folder_silo.hpp"
+#ifdef FABRIC_HTTP_SILO
+#include "fabricd/data/silo/http_silo.hpp"
+#include "fabricd/data/silo/s3_silo.hpp"
+#else
+#include "libfabricshm/base/reason.hpp"
+#endif
+
+namespace fabricd {
+
+namespace {
+
+template <typename Kind>
+Result<std::unique_ptr<Silo>> as_silo(Result<std::unique_ptr<Kind>> opened) {
+    if (!opened.ok()) return opened.error();
+    return std::unique_ptr<Silo>(std::move(opened).value());
+}
+
+#ifdef FABRIC_HTTP_SILO
+Result<std::unique_ptr<Silo>> open_web(const SiloSpec& spec) {
+    HttpOptions options;
+    options.place = spec.from;
+    if (!spec.index.empty()) options.index = spec.index;
+    return as_silo(HttpSilo::open(options));
+}
+
+Result<std::unique_ptr<Silo>> open_bucket(const SiloSpec& spec) {
+    S3Options options;
+    options.place = spec.from;
+    options.endpoint = spec.endpoint;
+    if (!spec.region.empty()) options.region = spec.region;
+    options.credentials = spec.credentials;
+    return as_silo(S3Silo::open(options));
+}
+#else
+Result<std::unique_ptr<Silo>> open_web(const SiloSpec& spec) {
+    return fabricshm::explain({fabricshm::Errc::kUnsupported, 0, "open silo"},
+                              "%s: this build has no silos over HTTP (it was made without libcurl "
+                              "and pugixml)",
+                              spec.from.c_str());
+}
+
+Result<std::unique_ptr<Silo>> open_bucket(const SiloSpec& spec) {
+    return open_web(spec);
+}
+#endif
+
+}  // namespace
+
+Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec, std::span<std::byte> memory) {
+    if (spec.from.starts_with("/")) return as_silo(FolderSilo::open(spec.from, memory));
+    return spec.from.starts_with("s3://") ? open_bucket(spec) : open_web(spec);
+}
+
+}  // namespace fabricd
