@@ -24,7 +24,7 @@ constexpr Bytes kMostMemory = Bytes{1} << 47;
 
 // Each reader takes one value and says what it wanted when the value is not that; "": it was right.
 template <typename Section>
-struct Key {
+struct SectionKey {
     const char* name;
     std::string (*read)(const toml::node& value, Section& section);
 };
@@ -101,16 +101,16 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
-constexpr Key<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
-constexpr Key<SiloSpec> kSiloKeys[] = {{"at", read_at},
-                                       {"from", read_from},
-                                       {"endpoint", read_word<&SiloSpec::endpoint>},
-                                       {"region", read_word<&SiloSpec::region>},
-                                       {"credentials", read_credentials},
-                                       {"index", read_word<&SiloSpec::index>}};
-constexpr const char* kRequired[] = {"at", "from"};
+constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
+constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
+                                              {"from", read_from},
+                                              {"endpoint", read_word<&SiloSpec::endpoint>},
+                                              {"region", read_word<&SiloSpec::region>},
+                                              {"credentials", read_credentials},
+                                              {"index", read_word<&SiloSpec::index>}};
+constexpr const char* kSiloRequired[] = {"at", "from"};
 
-// Keys of one kind of silo mean nothing for another: a person who wrote one expects something.
+// Keys of one kind of silo mean nothing for another: written there, one was meant to do something.
 std::string misplaced_key(const SiloSpec& silo) {
     const bool s3 = is_s3(silo.from);
     const struct {
@@ -135,7 +135,7 @@ std::string place_in(const std::string& file, const toml::source_region& source)
 
 template <typename Section, std::size_t count>
 ErrorMessage read_section(const toml::table& table, const std::string& file,
-                          const Key<Section> (&keys)[count], Section& section) {
+                          const SectionKey<Section> (&keys)[count], Section& section) {
     for (const auto& [name, value] : table) {
         const std::string here = place_in(file, name.source());
         const auto* key =
@@ -161,7 +161,7 @@ bool is_within(const std::string& inner, const std::string& outer) {
 
 ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSpec& spec) {
     const std::string where = place_in(file, table.source());
-    for (const char* key : kRequired) {
+    for (const char* key : kSiloRequired) {
         if (!table.contains(key)) return where + ": the silo has no " + key;
     }
     SiloSpec silo;

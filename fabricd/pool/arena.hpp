@@ -66,6 +66,9 @@ struct Dangers {
     // Sessions of silent hosts, which can write to all of the arena: while there are any, no byte
     // of it that was granted is granted again.
     std::set<SessionId> given_up;
+    // Sessions that have other files mapped than the arena's: what they are granted here they would
+    // look for there. All that is left to them is to close it, or to present the right ones.
+    std::set<SessionId> strangers;
 };
 
 /// The memory of an arena that is here.

@@ -246,14 +246,28 @@ Result<void> Arenas::compare_others(const Arena& arena, const std::vector<fabric
     return {};
 }
 
+// Looked at here, before the worker has to map anything: a wrong file costs one fstat().
+Result<void> Arenas::compare(const Arena& arena, const fabricshm::PresentedFiles& presented) {
+    if (presented.strange != 0) {
+        return fabricshm::explain({Errc::kCorrupt, 0, "adopt arena: another file"},
+                                  "file %zu of %zu that the session has mapped is not the pool's "
+                                  "(pool.dax_devices)",
+                                  presented.strange, arena.files.others.size() + 1);
+    }
+    FABRIC_TRY(const FileIdentity identity, identity_of(presented.fd));
+    if (!(identity == arena.identity)) return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
+    return compare_others(arena, presented.others);
+}
+
 Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::PresentedFiles presented,
                            Effects& out) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
-    // Looked at here, before the worker has to map anything: a wrong file costs one fstat().
-    FABRIC_TRY(const FileIdentity identity, identity_of(presented.fd));
-    if (!(identity == arena->identity))
-        return Error{Errc::kCorrupt, 0, "adopt arena: another file"};
-    FABRIC_TRY_VOID(compare_others(*arena, presented.others));
+    FABRIC_TRY(Arena * arena, books_.arena_held_by(ticket.session, id));
+    const Result<void> same = compare(*arena, presented);
+    if (!same.ok()) {
+        if (same.error().code == Errc::kCorrupt) arena->dangers.strangers.insert(ticket.session);
+        return same;
+    }
+    arena->dangers.strangers.erase(ticket.session);
     FAULT_POINT("adopt.before");
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaAdopt};
@@ -288,7 +302,7 @@ Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Effects& out) 
         begun->second = ticket;  // on its next connection it asks again
         return false;
     }
-    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, id));
+    FABRIC_TRY(Arena * arena, books_.arena_held_by(ticket.session, id));
     const bool may_lodge = !books_.shards.empty();  // else there is nothing to look for
     for (const RegionId region :
          may_lodge ? arena->regions_of(ticket.session) : std::vector<RegionId>{}) {
@@ -353,6 +367,7 @@ void Arenas::finish_leaving(Session& session, Arena& arena, Effects& out) {
     groups_.leave_all(session.id, arena, out);
     // After everything it brought about, so that a crash before this line does it all again.
     arena.sessions.erase(session.id);
+    arena.dangers.strangers.erase(session.id);
     session.arenas.erase(id);
     journal_.note(ArenaLeaveRecord{raw(id), raw(session.id)});
     answer_closer(session.id, id, out);

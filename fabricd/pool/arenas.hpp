@@ -87,6 +87,7 @@ class Arenas {
     static Result<void> write(const Arena& arena, JournalSink& sink);
 
   private:
+    static Result<void> compare(const Arena& arena, const fabricshm::PresentedFiles& presented);
     static Result<void> compare_others(const Arena& arena,
                                        const std::vector<fabricshm::Fd>& others);
     Result<void> make(Ticket ticket, const fabricshm::proto::ArenaOpen& request);

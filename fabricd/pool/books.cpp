@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -119,6 +120,15 @@ const Shard& Books::shard(ShardId id) const {
 }
 
 Result<Arena*> Books::arena_of(SessionId session, ArenaId id) {
+    FABRIC_TRY(Arena* const found, arena_held_by(session, id));
+    if (found->dangers.strangers.count(session) == 0) return found;
+    return fabricshm::explain({Errc::kCorrupt, 0, "find arena"},
+                              "arena '%s': the session has other files mapped than this daemon; "
+                              "close it and open it again",
+                              found->name.c_str());
+}
+
+Result<Arena*> Books::arena_held_by(SessionId session, ArenaId id) {
     Arena* found = find_arena(id);
     if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session) ||
         is_leaving(session, id)) {

@@ -112,6 +112,8 @@ struct Books {
 
     /// An arena that the session has not opened does not exist for it, whatever user it belongs to.
     Result<Arena*> arena_of(SessionId session, ArenaId arena);
+    /// The same for a stranger to it, too: see Dangers.
+    Result<Arena*> arena_held_by(SessionId session, ArenaId arena);
 
     bool is_ending(SessionId session) const { return ending.count(session) != 0; }
     bool is_leaving(SessionId session, ArenaId arena) const {

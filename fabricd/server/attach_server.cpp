@@ -59,10 +59,9 @@ Result<fabricshm::PresentedFiles> presented_files(const Registry& registry, cons
     for (std::size_t i = 0; i < count; ++i) {
         const int own = i < all.size() ? all[i] : -1;
         if (!peer.is_remote() && !is_harmless(descriptors[i], own)) {
-            return fabricshm::explain({Errc::kCorrupt, 0, "adopt arena: another file"},
-                                      "file %zu of %zu that the session has mapped is not the "
-                                      "pool's (pool.dax_devices)",
-                                      i + 1, wanted);
+            files = {};
+            files.strange = i + 1;
+            return files;
         }
         Fd file(::fcntl(peer.is_remote() ? own : descriptors[i].get(), F_DUPFD_CLOEXEC, 0));
         if (!file) return fabricshm::error_from_errno(errno, "adopt arena");

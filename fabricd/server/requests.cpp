@@ -55,7 +55,8 @@ Reply refusal_of(const Message& request, const Result<void>& outcome) {
 // A client may send the message without its descriptor.
 Result<void> adopt(Registry& registry, Ticket ticket, const Message& request,
                    fabricshm::PresentedFiles files) {
-    if (!files.fd) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
+    const bool is_empty = !files.fd && files.strange == 0;
+    if (is_empty) return Error{Errc::kInvalid, 0, "adopt arena without its descriptor"};
     return registry.adopt_arena(ticket, ArenaId{request.arena.arena_id}, std::move(files));
 }
 

@@ -44,6 +44,9 @@ struct PresentedFiles {
 
     Fd fd;
     std::vector<Fd> others = {};  // of an arena on several devices: those after `fd`, in order
+    // Not 0: the number of the first that is no file of the pool, by a look from afar. None is
+    // here.
+    std::size_t strange = 0;
 };
 
 /// An arena that outlived a restart of the daemon (devdax: from the device's catalogue).

@@ -552,7 +552,8 @@ typedef struct fabricshm_call {
  * messages of up to 4 KiB, or 64 KiB in larger ones, that the receiver has not asked for yet; when
  * it is full, and for a message of more than 64 KiB, SEND waits for the receiver, until its
  * deadline. RECV of a peer whose messages are not those that a sender writes ends with ECORRUPT.
- * What a rank had sent before it left or died can be received.
+ * What a rank of this host had sent before it left or died can be received; of another host's what
+ * it had sent before it left, and what had come of it before it died.
  *
  * ETIMEOUT of a RECV leaves the group as it was: a message that had begun to come in, and is in
  * part in the output, is the next RECV's that asks for it. A sender that is just copying to the

@@ -141,6 +141,35 @@ TEST_SUITE("pool.registry_restore") {
         CHECK(outcome(bob, {&first, &second, &third}) == Errc::kOk);
     }
 
+    TEST_CASE("a session that has other files mapped is granted nothing there, but may close it") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId bob = host.session(kBob);
+        const ArenaId arena = host.arena(alice);
+        REQUIRE(host.arena(bob) == arena);
+        const fabricshm::Fd fd = kept(host, arena);
+        host.restart();
+        const fabricshm::PoolPiece forged = NotedWork::make(64 * 4096);
+        REQUIRE(adopt(host, bob, arena, fd).code == Errc::kOk);
+        REQUIRE(adopt(host, alice, arena, forged.fd).code == Errc::kCorrupt);
+        const auto granted_to = [&](SessionId who) {
+            return host.registry->create_region(who, {raw(arena), 0, 0, 0, 4096});
+        };
+        CHECK(granted_to(alice).error().code == Errc::kCorrupt);
+        CHECK(granted_to(bob).ok());
+        SUBCASE("with the right ones it goes on") {
+            REQUIRE(adopt(host, alice, arena, fd).code == Errc::kOk);
+            CHECK(granted_to(alice).ok());
+        }
+        SUBCASE("closed and opened again it is no stranger") {
+            REQUIRE(host.registry->close_arena({alice, ++host.requests}, arena).ok());
+            CHECK(granted_to(alice).error().code == Errc::kNotFound);
+            REQUIRE(host.arena(alice) == arena);
+            CHECK(granted_to(alice).ok());
+        }
+        CHECK(host.registry->problems().empty());
+    }
+
     TEST_CASE("what no session claims within the grace is dropped") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);
