@@ -134,8 +134,8 @@ std::string place_in(const std::string& file, const toml::source_region& source)
 }
 
 template <typename Section, std::size_t count>
-ErrorMessage read_section(const toml::table& table, const std::string& file,
-                          const SectionKey<Section> (&keys)[count], Section& section) {
+ErrorMessage read_keys(const toml::table& table, const std::string& file,
+                       const SectionKey<Section> (&keys)[count], Section& section) {
     for (const auto& [name, value] : table) {
         const std::string here = place_in(file, name.source());
         const auto* key =
@@ -166,7 +166,7 @@ ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSp
     }
     SiloSpec silo;
     silo.line = static_cast<int>(table.source().begin.line);
-    if (auto bad = read_section(table, file, kSiloKeys, silo)) return bad;
+    if (auto bad = read_keys(table, file, kSiloKeys, silo)) return bad;
     const std::string misplaced = misplaced_key(silo);
     if (!misplaced.empty()) return where + ": " + misplaced;
     for (const SiloSpec& other : spec.silos) {
@@ -194,7 +194,7 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
         if (word == "cache") {
             const auto* table = value.as_table();
             if (table == nullptr) return where + ": cache is a section: [cache]";
-            if (auto bad = read_section(*table, name, kCacheKeys, found)) return bad;
+            if (auto bad = read_keys(*table, name, kCacheKeys, found)) return bad;
         } else if (word == "silo") {
             const auto* list = value.as_array();
             if (list == nullptr) return where + ": a silo is a section: [[silo]]";
