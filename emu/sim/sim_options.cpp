@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 
 #include "emu/sim/sim_command.hpp"
 #include "emu/sim/sim_flags.hpp"
@@ -213,6 +214,9 @@ class Finish {
     void finish_loading() {
         LoadingQuery& query = options_.loading;
         query.figures.sample_bytes = size("--sample", texts_.sample_bytes);
+        // CLI11's ranges let NaN through.
+        if (std::isnan(query.figures.samples_per_s)) report("--rate: no number");
+        if (std::isnan(query.figures.source)) report("--source: no number");
         query.figures.latency = length_within("--latency", texts_.source_latency, 0, 3600);
         for (const std::string& word : split(texts_.cache)) {
             char* end = nullptr;

@@ -6,6 +6,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -21,6 +22,7 @@ constexpr std::size_t kSilosMax = 256;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
 constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
+constexpr std::uintmax_t kMostText = 1 << 20;
 
 // Each reader takes one value and says what it wanted when the value is not that; "": it was right.
 template <typename Section>
@@ -42,7 +44,9 @@ std::string read_memory(const toml::node& value, DataSpec& spec) {
 std::string read_at(const toml::node& value, SiloSpec& silo) {
     const auto* text = value.as_string();
     const std::string at = text != nullptr ? text->get() : "";
-    if (at.size() < 2 || at.front() != '/' || !is_silo_path(at.substr(1))) {
+    // Shown in errors and listings as it is.
+    const bool is_plain = at == printable(at);
+    if (at.size() < 2 || at.front() != '/' || !is_plain || !is_silo_path(at.substr(1))) {
         return "a path in the namespace, as \"/images\"";
     }
     silo.at = at;
@@ -214,6 +218,12 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
 }
 
 ErrorMessage read_data_file(const std::string& path, DataSpec& spec) {
+    // Not a FIFO or a device, which may never end.
+    std::error_code error;
+    const auto kind = std::filesystem::status(path, error).type();
+    if (kind == std::filesystem::file_type::not_found) return path + ": is not there";
+    if (kind != std::filesystem::file_type::regular) return path + ": is no file";
+    if (std::filesystem::file_size(path, error) > kMostText) return path + ": is above 1 MiB";
     std::ifstream file(path);
     std::ostringstream text;
     // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.

@@ -67,7 +67,8 @@ struct Dangers {
     // of it that was granted is granted again.
     std::set<SessionId> given_up;
     // Sessions that have other files mapped than the arena's: what they are granted here they would
-    // look for there. All that is left to them is to close it, or to present the right ones.
+    // look for there. All that is left to them is to close it, or to present the right ones; until
+    // then no other session joins it.
     std::set<SessionId> strangers;
 };
 

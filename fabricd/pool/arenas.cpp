@@ -91,6 +91,15 @@ Result<void> Arenas::check_open(const Session& session, const Arena& arena,
                                   "arena '%s' is there, and not in local memory",
                                   arena.name.c_str());
     }
+    // What a stranger to it has there lies elsewhere, and would be read here.
+    const bool is_its_own = arena.dangers.strangers.count(session.id) != 0;
+    if (!arena.dangers.strangers.empty()) {
+        return fabricshm::explain(
+            {Errc::kCorrupt, 0, "open arena"},
+            "arena '%s': %s has other files mapped than this daemon; it opens again once it is "
+            "closed there, or the right device is put back and the daemon started again",
+            arena.name.c_str(), is_its_own ? "the session" : "a session");
+    }
     const bool one_more = session.arenas.count(arena.id) == 0;
     if (one_more &&
         static_cast<int>(session.arenas.size()) >= books_.limits.max_arenas_per_session) {

@@ -99,6 +99,10 @@ Result<std::unique_ptr<FolderSilo>> FolderSilo::open(const std::string& root,
 // Another folder may be there by now: one that was put in its place, or mounted on it.
 Result<void> FolderSilo::find_root() {
     Fd root(::open(place_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!root && errno == ENOTDIR) {
+        return explain({Errc::kNotFound, 0, "open silo"}, "%s is no folder",
+                       printable(place_).c_str());
+    }
     if (!root) return error_of(errno, place_, "open silo");
     root_ = std::move(root);
     return {};

@@ -69,6 +69,8 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:2: at takes a path in the namespace, as \"/images\""},
             {"[[silo]]\nat = \"/a/../b\"\nfrom = \"/d\"\n",
              "d.toml:2: at takes a path in the namespace, as \"/images\""},
+            {"[[silo]]\nat = \"/a\\nb\"\nfrom = \"/d\"\n",
+             "d.toml:2: at takes a path in the namespace, as \"/images\""},
             {"[[silo]]\nat = \"/\"\nfrom = \"/d\"\n",
              "d.toml:2: at takes a path in the namespace, as \"/images\""},
             {"[[silo]]\nat = \"/a\"\nfrom = \"d\"\n",
@@ -98,6 +100,14 @@ TEST_SUITE("fabricd.data_file") {
         // Names that only begin alike are two.
         CHECK(error_message(std::string(kImages) +
                             "[[silo]]\nat = \"/images2\"\nfrom = \"/d\"\n") == "");
+    }
+
+    TEST_CASE("what is no file is refused before it is read") {
+        DataSpec spec;
+        CHECK(read_data_file("/dev/zero", spec).value_or("") == "/dev/zero: is no file");
+        CHECK(read_data_file("/tmp", spec).value_or("") == "/tmp: is no file");
+        CHECK(read_data_file("/tmp/nothing/d.toml", spec).value_or("") ==
+              "/tmp/nothing/d.toml: is not there");
     }
 
     TEST_CASE("any text is a spec or one line") {

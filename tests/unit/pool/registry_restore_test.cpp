@@ -157,6 +157,10 @@ TEST_SUITE("pool.registry_restore") {
         };
         CHECK(granted_to(alice).error().code == Errc::kCorrupt);
         CHECK(granted_to(bob).ok());
+        // Nor does it open for others, which would read there what the session wrote elsewhere.
+        const SessionId later = host.session(kAlice);
+        CHECK(host.arena(later) == ArenaId::kNone);
+        CHECK(host.last_error.code == Errc::kCorrupt);
         SUBCASE("with the right ones it goes on") {
             REQUIRE(adopt(host, alice, arena, fd).code == Errc::kOk);
             CHECK(granted_to(alice).ok());
@@ -166,6 +170,7 @@ TEST_SUITE("pool.registry_restore") {
             CHECK(granted_to(alice).error().code == Errc::kNotFound);
             REQUIRE(host.arena(alice) == arena);
             CHECK(granted_to(alice).ok());
+            CHECK(host.arena(later) == arena);
         }
         CHECK(host.registry->problems().empty());
     }
