@@ -183,9 +183,21 @@ ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSp
     return {};
 }
 
+// toml++ 3.3 is undefined for many characters where it looks for blanks (its
+// is_non_ascii_horizontal_whitespace()), also for those of a person's own language.
+ErrorMessage check_characters(const std::string& text, const std::string& name) {
+    const auto other =
+        std::find_if(text.begin(), text.end(), [](unsigned char letter) { return letter >= 0x80; });
+    if (other == text.end()) return {};
+    const auto line = 1 + std::count(text.begin(), other, '\n');
+    return name + ":" + std::to_string(line) +
+           ": a character that is not ASCII; in a name it is written as \\u and four digits";
+}
+
 }  // namespace
 
 ErrorMessage parse_data_file(const std::string& text, const std::string& name, DataSpec& spec) {
+    if (auto bad = check_characters(text, name)) return bad;
     const toml::parse_result parsed = toml::parse(text, name);
     if (!parsed) {
         return place_in(name, parsed.error().source()) + ": " +

@@ -97,6 +97,10 @@ TEST_SUITE("fabricd.data_file") {
             CHECK(error_message(text) == wanted);
         }
         CHECK(error_message("at = [\n").rfind("d.toml:", 0) == 0);
+        CHECK(error_message(std::string(kImages) + "# \xc3\xa9\n") ==
+              "d.toml:4: a character that is not ASCII; in a name it is written as \\u and four "
+              "digits");
+        CHECK(error_message("[[silo]]\nat = \"/a\"\nfrom = \"/d/\\u00e9\"\n") == "");
         // Names that only begin alike are two.
         CHECK(error_message(std::string(kImages) +
                             "[[silo]]\nat = \"/images2\"\nfrom = \"/d\"\n") == "");
