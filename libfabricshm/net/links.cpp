@@ -33,6 +33,10 @@ constexpr Duration kShortWait = std::chrono::milliseconds(10);
 constexpr Duration kPingEvery = std::chrono::milliseconds(50);
 // Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
 constexpr Duration kSilence = std::chrono::seconds(1);
+// For how long nothing may come of a peer that is gone until all that it had sent is here: reading
+// it off this host's memory takes less than a millisecond. Others may go on sending.
+constexpr Duration kRest = std::chrono::milliseconds(3);
+constexpr Duration kMostRest = std::chrono::milliseconds(30);
 // How long a connection may refuse a word to a peer before it counts as ended, where the provider
 // can't say whether that peer is there.
 constexpr Duration kRefused = std::chrono::milliseconds(250);
@@ -337,9 +341,16 @@ void Links::ping(int peer) noexcept {
     // say "busy" for as long as they try to connect again. A peer that lives may take no bytes for
     // a while; so it is asked where it takes connections.
     const Presence found = transport_->presence(peer);
-    if (found == Presence::kGone) lose(peer, true);
+    const bool is_gone = found == Presence::kGone;
     const bool refuses = it.greeted && now - it.busy_since >= kRefused;
-    if (found == Presence::kUnknown && refuses) lose(peer, false);
+    if (!is_gone && !(found == Presence::kUnknown && refuses)) return;
+    // What it had sent before its end is in this host's buffers, and counts: its goodbye above all.
+    // Nothing says which word was the last; so until none has come for a while.
+    TimePoint came = now;
+    for (TimePoint time = now; time - came < kRest && time - now < kMostRest; time = Clock::now()) {
+        if (progress(0) > 0) came = time;
+    }
+    if (!it.leaving) lose(peer, is_gone);
 }
 
 Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step) {
