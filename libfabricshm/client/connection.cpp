@@ -17,9 +17,6 @@ namespace {
 // Until calls are let through, the ids of requests only have to differ from each other.
 constexpr std::uint64_t kHelloId = 1;
 
-// What the daemon says of its own accord has this number; no request has it.
-constexpr std::uint64_t kNewsId = 0;
-
 // One request and its answer, on a socket that has no other reader: no thread reads it yet. News
 // may come first, since a session that goes on is in its arenas before it has presented them; all
 // of it goes to `news`. Any other packet than the answer means that the daemon is wrong.
@@ -32,7 +29,7 @@ Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& 
         FABRIC_TRY(const Received received,
                    socket.receive(proto::writable_bytes_of(reply), {}, deadline));
         FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
-        if (reply.header.request_id != kNewsId) break;
+        if (!proto::is_news(reply.header)) break;
         if (reply.header.status == 0) news.push_back(reply.region);
     }
     const bool ours = reply.header.request_id == request.header.request_id &&

@@ -47,6 +47,7 @@ struct Farewells {
     std::mutex mutex;
     std::vector<Farewell> added;  // for the thread to take
     bool is_running = false;
+    // Relaxed throughout: a count that tests look at, and nothing is read by it.
     std::atomic<std::size_t> unanswered{0};
 
     void add(Farewell farewell);
@@ -62,6 +63,8 @@ Farewells& farewells() {
     while (known == nullptr || known->generation != fork_guard::generation()) {
         auto* made = new Farewells;
         made->wake = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        // Release publishes the members of the new one; acquire, on failure as well, is for those
+        // of another thread's that was faster.
         if (g_farewells.compare_exchange_strong(known, made, std::memory_order_acq_rel)) {
             return *made;
         }

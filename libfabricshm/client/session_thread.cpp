@@ -180,9 +180,7 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
 void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors) {
     const auto valid = proto::check_reply(reply, bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
-    const bool news = reply.header.request_id == 0;
-    // Number 0 is no request's: the daemon speaks of its own accord.
-    if (news) return succeeded ? learn_loss(reply.region) : void();
+    if (proto::is_news(reply.header)) return succeeded ? learn_loss(reply.region) : void();
     if (valid.ok() && take_page(reply, descriptors[0])) return;
     std::unique_lock lock(mutex_);
     if (valid.ok()) closings_.note_answer(reply);

@@ -9,13 +9,11 @@
 #include <utility>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/os/pinned_memory.hpp"
 
 namespace fabricshm {
 
 namespace {
-
-// The kernel pins at most this much at once (io_uring_register(2)).
-constexpr Bytes kPieceBytes = kGiB;
 
 bool is_direct(int fd) {
     const int flags = ::fcntl(fd, F_GETFL);
@@ -65,14 +63,7 @@ DiskReader::DiskReader(std::span<std::byte> memory, unsigned depth, bool uring)
     ring->slots.resize(depth_);
     for (unsigned i = 0; i < depth_; ++i) ring->idle.push_back(i);
     ring_ = std::move(ring);
-    std::vector<iovec> pins;
-    for (Bytes at = 0; at < memory.size(); at += kPieceBytes) {
-        pins.push_back({memory.data() + at, std::min(kPieceBytes, memory.size() - at)});
-    }
-    // RLIMIT_MEMLOCK may be below it: then the kernel pins each read by itself.
-    path_.registered =
-        !pins.empty() && ::io_uring_register_buffers(&ring_->ring, pins.data(),
-                                                     static_cast<unsigned>(pins.size())) == 0;
+    path_.registered = pin_memory(ring_->ring, memory);
 }
 
 DiskReader::~DiskReader() {
@@ -118,14 +109,14 @@ void DiskReader::submit(unsigned index) {
     const auto place = is_inside ? static_cast<Bytes>(into - memory_.data()) : 0;
     // A fixed buffer is one piece of what is pinned.
     const bool is_fixed =
-        path_.registered && is_inside && place / kPieceBytes == (place + left - 1) / kPieceBytes;
+        path_.registered && is_inside && place / kPinBytes == (place + left - 1) / kPinBytes;
     io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_->ring);
     // As many entries as there are slots, and each is submitted at once.
     FABRIC_CHECK(sqe != nullptr);
-    const auto length = static_cast<unsigned>(std::min<Bytes>(left, kPieceBytes));
+    const auto length = static_cast<unsigned>(std::min<Bytes>(left, kPinBytes));
     if (is_fixed) {
         ::io_uring_prep_read_fixed(sqe, slot.read.fd, into, length, offset,
-                                   static_cast<int>(place / kPieceBytes));
+                                   static_cast<int>(place / kPinBytes));
     } else {
         ::io_uring_prep_read(sqe, slot.read.fd, into, length, offset);
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libfabricshm/base/check.hpp"
+#include "libfabricshm/os/pinned_memory.hpp"
 
 namespace fabricshm {
 
@@ -19,8 +20,6 @@ namespace {
 constexpr unsigned kInFlight = 16;
 // What a disk is busy with for long enough that the next write is there before it ends.
 constexpr Bytes kWriteBytes = kMiB;
-// The kernel pins at most this much at once (io_uring_register(2)).
-constexpr Bytes kPinBytes = kGiB;
 
 constexpr const char* kStep = "write to disk";
 
@@ -74,14 +73,7 @@ DiskWriter::DiskWriter(std::span<std::byte> memory, bool uring) : memory_(memory
     if (::io_uring_queue_init(kInFlight, &ring->ring, 0) != 0) return;
     for (unsigned i = 0; i < kInFlight; ++i) ring->idle.push_back(i);
     ring_ = std::move(ring);
-    std::vector<iovec> pins;
-    for (Bytes at = 0; at < memory.size(); at += kPinBytes) {
-        pins.push_back({memory.data() + at, std::min(kPinBytes, memory.size() - at)});
-    }
-    // RLIMIT_MEMLOCK may be below it: then the kernel pins each write by itself.
-    path_.registered =
-        !pins.empty() && ::io_uring_register_buffers(&ring_->ring, pins.data(),
-                                                     static_cast<unsigned>(pins.size())) == 0;
+    path_.registered = pin_memory(ring_->ring, memory);
 }
 
 DiskWriter::~DiskWriter() {

@@ -85,8 +85,8 @@ Result<void> check_header(const Message& message, std::size_t packet_bytes, bool
     const bool known = type != 0 && type < kTypeCount;
     if (packet_bytes != sizeof(Message) || is_reply != reply || !known) return corrupt;
     // Only the news of a loss comes without having been asked for.
-    const bool news = reply && static_cast<Type>(type) == Type::kPoisoned;
-    if (header.request_id == kNoId && !news) return corrupt;
+    const bool may_be_news = reply && static_cast<Type>(type) == Type::kPoisoned;
+    if (is_news(header) && !may_be_news) return corrupt;
     return {};
 }
 

@@ -36,6 +36,11 @@ Message make_error_reply(const Header& request, const Error& error) noexcept;
 Error error_of(const Header& reply, const char* step) noexcept;
 Error error_of(const Message& reply, const char* step) noexcept;
 
+/// Whether the daemon says it of its own accord: no request has that number.
+inline bool is_news(const Header& header) noexcept {
+    return header.request_id == 0;
+}
+
 /// Whether a packet of `packet_bytes` bytes, received into `message`, is a request that can be
 /// acted on: kCorrupt for a wrong size, magic or type; kVersion for another version; kInvalid for a
 /// field out of its range, Error::step naming it. The last two may be reported to the sender.

@@ -97,6 +97,15 @@ void check_all(const Places& places, const std::function<int(const HostsRank&)>&
 
 constexpr std::size_t kSizes[] = {0, 1, 100, 4'000, 32'768, 32'769, 65'536, 1'000'001};
 
+// To rank 0, each with a tag of its own.
+bool send_three(const HostsRank& member) {
+    bool well = true;
+    for (int i = 0; i < 3; ++i) {
+        well = well && send(member, 0, i, message_of(member.rank, i, 20'000)) == 0;
+    }
+    return well;
+}
+
 }  // namespace
 
 TEST_SUITE("net.messages") {
@@ -327,11 +336,7 @@ TEST_SUITE("net.messages") {
         const auto codes = run_children(2, [&](int rank) -> int {
             const HostsRank member(daemon.socket(), board, rank, rank, 2);
             if (member.group == nullptr) return 1;
-            if (rank == 1) {
-                for (int i = 0; i < 3; ++i) {
-                    if (send(member, 0, i, message_of(1, i, 20'000)) != 0) return failed(100);
-                }
-            }
+            if (rank == 1 && !send_three(member)) return failed(100);
             // What comes of the barrier comes after the messages.
             if (barrier(member) != 0) return failed(99);
             if (rank == 1) {
@@ -371,9 +376,7 @@ TEST_SUITE("net.messages") {
             const HostsRank member(daemon.socket(), board, rank, rank, 2);
             if (member.group == nullptr) return 1;
             if (rank == 1) {
-                for (int i = 0; i < 3; ++i) {
-                    if (send(member, 0, i, message_of(1, i, 20'000)) != 0) return failed(120);
-                }
+                if (!send_three(member)) return failed(120);
                 sent.open();
                 ::kill(::getpid(), SIGKILL);
             }
