@@ -78,15 +78,14 @@ typedef struct fabricshm_data_view {
     uint64_t handle; /* for fabricshm_data_release() */
 } fabricshm_data_view;
 
-/* Connects. `session` may be NULL: a session of its own with default options (FABRIC_SOCKET), which
- * goes with the handle; else it is borrowed and has to be open for longer than the handle and all
- * its sets. `socket` is the service's; NULL: FABRIC_DATA_SOCKET, else
- * $XDG_RUNTIME_DIR/fabricd/data.sock, else /run/fabricd/data.sock. Waits for nothing that is not
- * there:
+/* Connects. The handle has a session of its own with fabricd, opened as `session` was (socket,
+ * timeout); that is not needed afterwards. NULL: default options. `socket` is the service's; NULL:
+ * FABRIC_DATA_SOCKET, else $XDG_RUNTIME_DIR/fabricd/data.sock, else /run/fabricd/data.sock.
  *   EDAEMON   no service (or no fabricd) listens there
  *   EDENIED   this user may not read the data
  *   EVERSION  the service is of another version
  *   ENOMEM    no room for this process's pins; EBUSY: too many readers
+ *   ETIMEOUT  not within the session's timeout
  * A few round trips, and a mapping of the size of the cache (address space, not memory). */
 FABRICSHM_API int fabricshm_data_open(fabricshm_session* session, const char* socket,
                                       fabricshm_data** data);
@@ -148,13 +147,12 @@ FABRICSHM_API int fabricshm_data_read(fabricshm_data_set* set, uint64_t index, u
 
 /* In which order a job reads a set, so that the service fetches each file before it is read. */
 typedef enum fabricshm_data_sampler {
-    FABRICSHM_DATA_FABRIC_SAMPLER = 0,      /* fabricshm.torch.FabricSampler */
-    FABRICSHM_DATA_DISTRIBUTED_SAMPLER = 1, /* torch.utils.data.DistributedSampler */
-    FABRICSHM_DATA_SEQUENTIAL = 2           /* 0, 1, 2... */
+    FABRICSHM_DATA_FABRIC_SAMPLER = 0,     /* fabricshm.torch.FabricSampler */
+    FABRICSHM_DATA_DISTRIBUTED_SAMPLER = 1 /* torch.utils.data.DistributedSampler */
 } fabricshm_data_sampler;
 
-#define FABRICSHM_DATA_SHUFFLED 1u  /* as the sampler's shuffle=True */
-#define FABRICSHM_DATA_DROP_LAST 2u /* as the sampler's drop_last=True */
+#define FABRICSHM_DATA_IN_ORDER 1u  /* the sampler's shuffle=False: as the set has them */
+#define FABRICSHM_DATA_DROP_LAST 2u /* the sampler's drop_last=True */
 
 /* Numbers that stand for the order of one epoch; the service draws it as PyTorch does. */
 typedef struct fabricshm_data_plan {
@@ -165,14 +163,14 @@ typedef struct fabricshm_data_plan {
     uint32_t world;    /* how many ranks the sampler cuts for */
     uint64_t seed;     /* the sampler's */
     uint64_t epoch;    /* the sampler's; the order is drawn from seed + epoch */
-    uint64_t batch;    /* samples of a step: of all ranks (FabricSampler), of this rank (others) */
+    uint64_t samples;  /* the first of the set that are sampled; 0: all */
     uint64_t position; /* samples of the epoch that were read before, by all ranks */
 } fabricshm_data_plan;
 
 static inline fabricshm_data_plan fabricshm_data_plan_make(fabricshm_data_sampler sampler,
                                                            uint64_t seed, uint64_t epoch) {
     const fabricshm_data_plan plan = {
-        sizeof(fabricshm_data_plan), sampler, FABRICSHM_DATA_SHUFFLED, 0, 1, seed, epoch, 1, 0};
+        sizeof(fabricshm_data_plan), sampler, 0, 0, 1, seed, epoch, 0, 0};
     return plan;
 }
 
