@@ -15,6 +15,7 @@
 #include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
+#include "libfabricshm/shm/pin_page.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
 
@@ -280,6 +281,16 @@ TEST_SUITE("shm.layout_doc") {
         CHECK(table_below("### WaitRecord") == wait);
         CHECK(text_of_page().find("`0x314d4c5442524146`") != std::string::npos);
         CHECK(kTelemetryMagic == 0x314d4c5442524146);
+    }
+
+    TEST_CASE("the table of the pin page is that of the structure") {
+        const Table page = {FIELD(PinPage, magic), FIELD(PinPage, high), FIELD(PinPage, notes),
+                            FIELD(PinPage, slots)};
+        CHECK(table_below("## A pin page") == page);
+        CHECK(text_of_page().find("`0x31534e4950424146`") != std::string::npos);
+        CHECK(kPinMagic == 0x31534e4950424146);
+        CHECK(text_of_page().find("A memory file of 36864 bytes") != std::string::npos);
+        CHECK(kPinFileBytes == 36864);
     }
 
     TEST_CASE("the tables of the directive page are those of the structures") {
