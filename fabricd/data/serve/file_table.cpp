@@ -109,15 +109,17 @@ Result<const KnownFile*> FileTable::see(std::uint32_t silo, const std::string& p
     if (facts.bytes != 0) {
         const auto first = cache_.add_file(file.id, facts.bytes);
         if (!first) {
-            return explain({Errc::kNoMemory, 0, "take lines"},
-                           "the cache's table of %llu lines is full (cache.files)",
-                           static_cast<unsigned long long>(cache_.tables().lines));
+            return fabricshm::explain({Errc::kNoMemory, 0, "take lines"},
+                                      "the cache's table of %llu lines is full (cache.files)",
+                                      static_cast<unsigned long long>(cache_.tables().lines));
         }
         file.first_line = *first;
     }
     // Without its name the file is fetched again by the next service; this one goes on.
     const auto logged = log_.add({file.id, file.first_line, full_path(file), facts});
-    if (!logged.ok()) log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
+    if (!logged.ok()) {
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
+    }
     by_path_[silo][path] = file.id;
     const auto [known, is_new] = files_.emplace(file.id, std::move(file));
     FABRIC_CHECK(is_new);

@@ -1,5 +1,5 @@
-// NamesLog: which line of the arena is which file's, in a file next to the service's socket, so that
-// a service that was killed finds what it left in memory. Worth nothing without that arena.
+// NamesLog: which line of the arena is which file's, in a file next to the service's socket, so
+// that a service that was killed finds what it left in memory. Worth nothing without that arena.
 
 #pragma once
 

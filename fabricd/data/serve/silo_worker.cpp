@@ -92,7 +92,8 @@ bool SiloWorker::start_next(std::unique_lock<std::mutex>& lock) {
     for (const auto priority : {FetchPriority::kOnDemand, FetchPriority::kAhead}) {
         auto& waiting = waiting_[static_cast<std::size_t>(priority)];
         const bool is_ahead = priority == FetchPriority::kAhead;
-        if (waiting.empty() || (is_ahead && ahead_ >= std::max<std::size_t>(1, room_ / 2))) continue;
+        if (waiting.empty() || (is_ahead && ahead_ >= std::max<std::size_t>(1, room_ / 2)))
+            continue;
         const Fetch fetch = std::move(waiting.front());
         waiting.pop_front();
         under_way_[fetch.tag] = {fetch, priority, Clock::now()};
@@ -107,20 +108,21 @@ bool SiloWorker::start_next(std::unique_lock<std::mutex>& lock) {
 }
 
 void SiloWorker::end(const Fetched& fetched) {
-    FillDone done;
-    done.fetched = fetched;
+    UnderWay work;
     {
         const std::lock_guard lock(mutex_);
         const auto found = under_way_.find(fetched.tag);
         FABRIC_CHECK(found != under_way_.end());
-        const UnderWay& work = found->second;
-        done.bytes = work.fetch.bytes;
-        done.seconds = std::chrono::duration<double>(Clock::now() - work.began).count();
-        if (fetched.outcome == FetchOutcome::kWhole) {
-            done.checksum = fabricshm::crc32c(work.fetch.into, work.fetch.bytes);
-        }
+        work = std::move(found->second);
         if (work.priority == FetchPriority::kAhead) --ahead_;
         under_way_.erase(found);
+    }
+    FillDone done;
+    done.fetched = fetched;
+    done.bytes = work.fetch.bytes;
+    done.seconds = std::chrono::duration<double>(Clock::now() - work.began).count();
+    if (fetched.outcome == FetchOutcome::kWhole) {
+        done.checksum = fabricshm::crc32c(work.fetch.into, work.fetch.bytes);
     }
     options_.on_fill(std::move(done));
 }
@@ -155,8 +157,7 @@ ListDone SiloWorker::list_all(const std::string& folder, bool is_recursive) {
         const std::string prefix = here.empty() ? "" : here + "/";
         std::string after;
         for (;;) {
-            const auto page =
-                listing_->list(here, after, kPage, Clock::now() + options_.patience);
+            const auto page = listing_->list(here, after, kPage, Clock::now() + options_.patience);
             // A folder below that went meanwhile is no failure of the tree.
             const bool went = !page.ok() && page.error().code == Errc::kNotFound && here != folder;
             if (went) break;

@@ -1,5 +1,5 @@
-// SiloWorker: one silo on two threads of its own: one fetches, many parts at a time; the other lists,
-// so that a large folder holds up no fetch.
+// SiloWorker: one silo on two threads of its own: one fetches, many parts at a time; the other
+// lists, so that a large folder holds up no fetch.
 
 #pragma once
 
