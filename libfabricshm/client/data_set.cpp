@@ -220,9 +220,9 @@ Result<void> DataSet::make_ready(DataFinding found, const Aim& aim, Wait& wait) 
 // Reads hold such a slot for as long as a copy of a chunk takes.
 DataFinding DataSet::try_kept(DataProcess& process, const Aim& aim, TimePoint deadline,
                               DataHold& hold) const noexcept {
-    aim.way->page->pins().count_copy();
     for (;;) {
         const DataFinding found = try_pin(process, *aim.way, aim.want, true, hold);
+        if (found == DataFinding::kPinned) aim.way->page->pins().count_copy();
         if (found != DataFinding::kFull || Clock::now() >= deadline) return found;
         std::this_thread::yield();
     }
@@ -245,7 +245,8 @@ Result<Bytes> DataSet::read(std::uint64_t index, Bytes offset, std::span<std::by
     FABRIC_TRY(const DataEntry* const entry, file_at(index));
     if (offset > entry->bytes) return Error{Errc::kInvalid, 0, "offset beyond the file's end"};
     const Bytes wanted = std::min<Bytes>(into.size(), entry->bytes - offset);
-    const TimePoint begin = wanted > kDataChunkBytes ? Clock::now() : TimePoint{};
+    const bool is_one_chunk = offset % kDataChunkBytes + wanted <= kDataChunkBytes;
+    const TimePoint begin = is_one_chunk ? TimePoint{} : Clock::now();
     for (Bytes done = 0; done < wanted;) {
         const Bytes from = offset + done;
         const auto chunk = static_cast<std::uint32_t>(from / kDataChunkBytes);
