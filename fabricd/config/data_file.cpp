@@ -140,7 +140,7 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
-    {"patience", read_time<DataSpec, &DataSpec::patience>}};
+    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>}};
 constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
                                               {"from", read_from},
