@@ -22,6 +22,8 @@ using fabricshm::kNoLine;
 namespace {
 
 constexpr std::uint64_t kReadTag = std::uint64_t{1} << 63;
+// Reads that a killed service had asked a disk for have ended by then.
+constexpr Duration kSettle = 60s;
 constexpr Duration kBusyTick = 2ms;
 constexpr Duration kSlowTick = 50ms;
 // A line for so many bytes of memory: files are seldom smaller.
@@ -69,7 +71,8 @@ DataService::DataService(Options options, PublishedMemory& memory, EventLoop& lo
              [this](std::uint64_t line) { return memory_.holders(line); },
              options_.arena_name},
       walks_(parts_),
-      commands_(parts_, walks_) {
+      commands_(parts_, walks_),
+      settled_(Clock::now() + kSettle) {
     files_.on_gone = [this](std::uint64_t id) {
         fills_.gone(id);
         plans_.gone(id);
@@ -144,6 +147,10 @@ void DataService::tick(TimePoint now) {
     notes_.read([this](std::uint64_t line) { plans_.viewed(line); });
     fills_.tick(now);
     listings_.tick(now);
+    if (now >= settled_) {
+        cache_.settle();
+        settled_ = TimePoint::max();
+    }
 }
 
 Duration DataService::tick_interval() const {
