@@ -17,7 +17,9 @@ namespace {
 // Of a smoothed number, how much the newest counts.
 constexpr double kNewest = 0.2;
 // Seconds of a measurement of bytes per second.
-constexpr double kWindow = 0.25;
+constexpr double kWindow = 0.1;
+// And how long nothing may end in it.
+constexpr double kPause = 0.02;
 
 double smoothed(double old, double now) {
     return old == 0 ? now : old + kNewest * (now - old);
@@ -87,7 +89,8 @@ void Fills::measure(std::uint32_t silo, const FillDone& done, TimePoint now) {
     // Several at a time share what the silo gives: bytes over the time in which it was busy. A
     // pause ends a measurement, and is no part of the next one.
     Window& window = windows_[silo];
-    const bool was_idle = std::chrono::duration<double>(now - window.last).count() > done.seconds;
+    const double since = std::chrono::duration<double>(now - window.last).count();
+    const bool was_idle = since > done.seconds + kPause;
     if (window.bytes == 0 || was_idle) {
         window.began =
             now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(done.seconds));
@@ -96,10 +99,17 @@ void Fills::measure(std::uint32_t silo, const FillDone& done, TimePoint now) {
     window.last = now;
     window.bytes += done.bytes;
     const double seconds = std::chrono::duration<double>(now - window.began).count();
-    const bool is_long = seconds >= kWindow || (meter.bytes_per_s == 0 && seconds > 0);
-    if (!is_long) return;
-    meter.bytes_per_s = smoothed(meter.bytes_per_s, static_cast<double>(window.bytes) / seconds);
-    if (seconds >= kWindow) window.bytes = 0;
+    if (seconds <= 0) return;
+    const double rate = static_cast<double>(window.bytes) / seconds;
+    const bool is_long = seconds >= kWindow;
+    // Until there is a whole one a shorter one has to do.
+    if (is_long) {
+        meter.bytes_per_s = window.is_first ? rate : smoothed(meter.bytes_per_s, rate);
+        window.is_first = false;
+        window.bytes = 0;
+    } else if (window.is_first) {
+        meter.bytes_per_s = rate;
+    }
 }
 
 void Fills::note_silo(std::uint32_t silo, const Outcome& outcome, TimePoint now) {

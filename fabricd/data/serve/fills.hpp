@@ -86,6 +86,7 @@ class Fills {
         TimePoint began{};
         TimePoint last{};
         Bytes bytes = 0;
+        bool is_first = true;
     };
 
     bool begin(std::uint64_t line, Fill& fill, const KnownFile& file);
