@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from shared_pool_test import FABRICD, Host, make_devices, used, wait_until
 
@@ -243,37 +244,53 @@ def check_closing_of_shared_arena(folder):
         host.process.wait()
 
 
+def run(check, *words):
+    began = time.monotonic()
+    check(*words)
+    named = [word for word in words if word in ("session", "arena")]
+    print(f"{check.__name__} {' '.join(named)}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def run_pair(folder, *checks):
+    """On an owner and a guest of their own, one check after the other."""
+    os.mkdir(folder)
+    make_devices(folder, 256 << 20)
+    owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
+    guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
+    try:
+        owner.wait()
+        guest.start().wait()
+        for check, *words in checks:
+            run(check, owner, guest, *words)
+    except BaseException:
+        print(owner.text(), guest.text(), file=sys.stderr)
+        raise
+    finally:
+        for host in (guest, owner):
+            if host.process and host.process.poll() is None:
+                host.process.send_signal(signal.SIGKILL)
+                host.process.wait()
+
+
+def run_one_host(folder):
+    os.mkdir(folder)
+    for check in (check_one_host, check_closing_of_shared_arena):
+        run(check, folder)
+
+
 def main():
-    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder:
-        make_devices(folder, 256 << 20)
-        owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
-        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
-
-        def run(check, *words):
-            began = time.monotonic()
-            check(*words)
-            named = [word for word in words if word in ("session", "arena")]
-            print(f"{check.__name__} {' '.join(named)}: {time.monotonic() - began:.1f} s", flush=True)
-
+    # Side by side: they wait for starts, restarts and the ends of grace periods most of the time.
+    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder, ThreadPoolExecutor() as side_by_side:
+        parts = [side_by_side.submit(run_pair, f"{folder}/{how}", *((check, how) for check in (
+            check_owner_away, check_owner_stands_still, check_guest_away, check_guest_stands_still, check_both_away,
+            check_kills))) for how in ("session", "arena")]
+        parts.append(side_by_side.submit(run_pair, f"{folder}/silent", (check_given_up,), (check_new_session_of_a_process,),
+                                         (check_stopped,)))
+        parts.append(side_by_side.submit(run_one_host, f"{folder}/alone"))
         try:
-            owner.wait()
-            guest.start().wait()
-            for how in ("session", "arena"):
-                for check in (check_owner_away, check_owner_stands_still, check_guest_away, check_guest_stands_still,
-                              check_both_away, check_kills):
-                    run(check, owner, guest, how)
-            for check in (check_given_up, check_new_session_of_a_process, check_stopped):
-                run(check, owner, guest)
-            for check in (check_one_host, check_closing_of_shared_arena):
-                run(check, folder)
-        except BaseException:
-            print(owner.text(), guest.text(), file=sys.stderr)
-            raise
+            for part in parts:
+                part.result()
         finally:
-            for host in (guest, owner):
-                if host.process and host.process.poll() is None:
-                    host.process.send_signal(signal.SIGKILL)
-                    host.process.wait()
             for child in multiprocessing.active_children():
                 child.kill()
     return 0
