@@ -45,7 +45,8 @@ class Client:
     """A process with a session at `host`, which lives until end()."""
 
     def __init__(self, host, *arenas):
-        context = multiprocessing.get_context("spawn")
+        # Made by a server that has loaded the modules: most of a start is that.
+        context = multiprocessing.get_context("forkserver")
         self.pipe, theirs = context.Pipe()
         self.child = context.Process(target=client_main, args=(host.folder + "/attach.sock", theirs))
         self.child.start()
@@ -195,24 +196,23 @@ def check_stopped(owner, guest):
     clock.child.join()
 
 
-def check_one_host(folder):
+def check_one_host(folder, how):
     """A daemon with a pool of its own: what closes while it is away goes at the end of the grace period."""
     host = Host(folder, "alone")
     host.command = [FABRICD, "--config", "/dev/null", "--server-runtime-dir", host.folder, f"--state-adopt-grace={GRACE}s"]
     host.start().wait()
     try:
-        for how in ("session", "arena"):
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                client, other = Client(host, "one"), Client(host, "two")
-                host.process.send_signal(number)
-                left = leave(client, how)
-                host.kill()
-                host.start().wait()
-                wait_until(lambda: used(host) < 2 * BYTES and sessions_of(host) == 1 + left, f"{how}: {host.sessions()}")
-                other.ask("close")
-                check_given_back(host, client, left, f"{how}, at a daemon of one host")
-                other.child.kill()
-                other.child.join()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            client, other = Client(host, "one"), Client(host, "two")
+            host.process.send_signal(number)
+            left = leave(client, how)
+            host.kill()
+            host.start().wait()
+            wait_until(lambda: used(host) < 2 * BYTES and sessions_of(host) == 1 + left, f"{how}: {host.sessions()}")
+            other.ask("close")
+            check_given_back(host, client, left, f"{how}, at a daemon of one host")
+            other.child.kill()
+            other.child.join()
     except BaseException:
         print(host.text(), file=sys.stderr)
         raise
@@ -272,21 +272,21 @@ def run_pair(folder, *checks):
                 host.process.wait()
 
 
-def run_one_host(folder):
+def run_alone(folder, check, *words):
     os.mkdir(folder)
-    for check in (check_one_host, check_closing_of_shared_arena):
-        run(check, folder)
+    run(check, folder, *words)
 
 
 def main():
     # Side by side: they wait for starts, restarts and the ends of grace periods most of the time.
-    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder, ThreadPoolExecutor() as side_by_side:
+    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder, ThreadPoolExecutor(8) as side_by_side:
         parts = [side_by_side.submit(run_pair, f"{folder}/{how}", *((check, how) for check in (
             check_owner_away, check_owner_stands_still, check_guest_away, check_guest_stands_still, check_both_away,
             check_kills))) for how in ("session", "arena")]
         parts.append(side_by_side.submit(run_pair, f"{folder}/silent", (check_given_up,), (check_new_session_of_a_process,),
                                          (check_stopped,)))
-        parts.append(side_by_side.submit(run_one_host, f"{folder}/alone"))
+        parts += [side_by_side.submit(run_alone, f"{folder}/alone-{how}", check_one_host, how) for how in ("session", "arena")]
+        parts.append(side_by_side.submit(run_alone, f"{folder}/several", check_closing_of_shared_arena))
         try:
             for part in parts:
                 part.result()

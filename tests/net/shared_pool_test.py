@@ -173,7 +173,8 @@ class RawSession:
 
 class Ranks:
     def __init__(self, owner, guest, arena):
-        context = multiprocessing.get_context("spawn")
+        # Made by a server that has loaded the modules: most of a start is that.
+        context = multiprocessing.get_context("forkserver")
         self.pipes, self.children = [], []
         for rank in range(WORLD):
             host = owner if rank < 2 else guest
