@@ -246,8 +246,9 @@ Result<void> Groups::shrink(Ticket ticket, const proto::Group& request, TimePoin
         if (books_.waits.get(id).rank == *rank)
             return Error{Errc::kExists, 0, "shrink group twice"};
     }
-    FABRIC_TRY_VOID(add_wait(
-        books_, {ticket, deadline, key, proto::Type::kGroupShrink, *rank, group->world()}));
+    Wait wait{ticket, deadline, key, proto::Type::kGroupShrink, *rank, group->world()};
+    wait.since = now;
+    FABRIC_TRY_VOID(add_wait(books_, std::move(wait)));
     check_shrink(*arena, group->id, out);
     return {};
 }
