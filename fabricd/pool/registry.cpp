@@ -29,7 +29,9 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       sessions_(books_, journal_, regions_, arenas_),
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),
-      slice_left_(limits.freed_at_once) {}
+      slice_left_(limits.freed_at_once) {
+    books_.caches_apart = parts.caches_apart;
+}
 
 // The only way out. Whatever an operation answers or lets go of comes after its records: what a
 // client has heard, a daemon that is started again knows, whenever this one is killed.
