@@ -90,7 +90,10 @@ Result<JpegDecoder::Header> JpegDecoder::read_header(std::span<const std::byte> 
                        file.empty() ? "it is empty" : tjGetErrorStr2(library_));
     }
     const auto pixels = static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height);
-    if (width < 1 || height < 1 || pixels > most_pixels) {
+    if (width < 1 || height < 1) {
+        return explain({Errc::kCorrupt, 0, kStep}, "no JPEG: it ends before its picture");
+    }
+    if (pixels > most_pixels) {
         return explain({Errc::kNoMemory, 0, kStep},
                        "%d x %d pixels are more than the %llu that pixels allows", width, height,
                        static_cast<unsigned long long>(most_pixels));

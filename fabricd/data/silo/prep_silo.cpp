@@ -219,10 +219,11 @@ std::optional<PrepSilo::Known> PrepSilo::known_of(const std::string& path, const
     return found != measured.found.end() ? std::optional(found->second) : std::nullopt;
 }
 
-// As many entries as are known, in order. An error only of the first.
+// As many of the next entries as are known, in order. An error is of the first that is not.
 Result<void> PrepSilo::give(const std::string& folder, std::size_t most, const Measure& measured,
                             SiloPage& page) {
-    while (!listing_.entries().empty() && page.entries.size() < most) {
+    // No more than have been measured, whatever part of them is left out.
+    for (std::size_t looked = 0; looked < most && !listing_.entries().empty(); ++looked) {
         SiloEntry entry = listing_.entries().front();
         if (entry.is_folder) {
             page.entries.push_back(std::move(entry));
