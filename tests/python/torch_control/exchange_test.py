@@ -15,8 +15,9 @@ try:
 except ImportError as error:
     fabric_test.skip(error)
 
+from fabricshm._random import numbers_of  # noqa: E402
 from fabricshm.torch import FabricSampler  # noqa: E402
-from fabricshm.torch._exchange import _numbers, part_of  # noqa: E402
+from fabricshm.torch._exchange import part_of  # noqa: E402
 from fabricshm.torch._shares import cut, equal_shares, valid_shares  # noqa: E402
 
 RULES = ctypes.CDLL(sys.argv.pop()) if len(sys.argv) > 1 else None
@@ -103,7 +104,7 @@ def simulated(case):
         for rank in range(case.world):
             drawn[rank].append(hands[step][rank])
         for batch in range(step + 1, case.batches):
-            swap(hands[batch], part, _numbers(case.seed, case.epoch, step))
+            swap(hands[batch], part, numbers_of(case.seed, case.epoch, step))
     return drawn
 
 

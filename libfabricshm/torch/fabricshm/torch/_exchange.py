@@ -6,26 +6,9 @@ and all batches that are cut alike are swapped alike: what has to be kept is one
 The same rule in C++, for the cache that fetches ahead: fabricd/data/plan/exchange.hpp.
 """
 
-_WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+from .._random import numbers_of
+
 _WHOLE = 1 << 32
-
-
-def _mixed(number):
-    """The finaliser of splitmix64."""
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _WORD
-    return number ^ (number >> 31)
-
-
-def _numbers(seed, epoch, step):
-    """Numbers of 64 bits without end: those of this step alone."""
-    state = 0
-    for word in (seed, epoch, step):
-        state = _mixed(((state ^ word) + _GOLDEN) & _WORD)
-    while True:
-        state = (state + _GOLDEN) & _WORD
-        yield _mixed(state)
 
 
 def part_of(exchange):
@@ -83,6 +66,6 @@ class Exchange:
             self._key, self._step = key, since
             self._places = list(range(sum(counts)))
         while self._step < batch:
-            swap_once(self._places, counts, self.part, _numbers(seed, epoch, self._step))
+            swap_once(self._places, counts, self.part, numbers_of(seed, epoch, self._step))
             self._step += 1
         return self._places
