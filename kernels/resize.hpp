@@ -39,7 +39,8 @@ struct ResizeJob {
     std::int32_t channels = 0;  // of both
 };
 
-/// Each row of the source becomes one of axis.outputs pixels. Pure, thread-safe, no allocation.
+/// Each of one or more rows of the source becomes one of axis.outputs pixels. Pure, thread-safe, no
+/// allocation.
 void resize_rows(const ResizeJob& job, const ResizeAxis& axis) noexcept;
 
 /// The rows become axis.outputs rows of the same width; the source begins with row `skipped` of

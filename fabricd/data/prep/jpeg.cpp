@@ -63,7 +63,7 @@ const unsigned char* start_of(std::span<const std::byte> file) {
 
 }  // namespace
 
-JpegDecoder::JpegDecoder() : library_(tjInitDecompress()) {}
+JpegDecoder::JpegDecoder() = default;
 
 JpegDecoder::~JpegDecoder() {
     if (library_ != nullptr) tjDestroy(library_);
@@ -118,6 +118,10 @@ Result<void> JpegDecoder::decode_as(std::span<const std::byte> file, int format,
 
 Result<void> JpegDecoder::decode(std::span<const std::byte> file, bool grey,
                                  std::uint64_t most_pixels, Picture& picture) {
+    // A file that lacks its tables would get those of the file before: what comes of a file must not
+    // depend on what came before it.
+    if (library_ != nullptr) tjDestroy(library_);
+    library_ = tjInitDecompress();
     FABRIC_TRY(const Header header, read_header(file, most_pixels));
     if (header.is_grey && grey) {
         picture.reshape(header.size, 1);

@@ -164,6 +164,25 @@ TEST_SUITE("data.preparation") {
         CHECK(pictures > 0);
     }
 
+    TEST_CASE("a file without its tables does not get those of the file before") {
+        std::string bare = small_jpeg();
+        // The tables of Huffman codes, each a marker with its length.
+        for (std::size_t at; (at = bare.find(std::string("\xff\xc4", 2))) != bare.npos;) {
+            const auto length = static_cast<unsigned char>(bare[at + 2]) * 256U +
+                                static_cast<unsigned char>(bare[at + 3]);
+            bare.erase(at, length + 2);
+        }
+        const auto rules = rules_of({"decode"});
+        const Outcome alone = prepared(bare, rules);
+        Preparation after(rules);
+        std::vector<std::byte> bytes;
+        const std::string whole = small_jpeg();
+        REQUIRE(after.run(std::as_bytes(std::span(whole)), bytes).ok());
+        const auto run = after.run(std::as_bytes(std::span(bare)), bytes);
+        CHECK(run.ok() == (alone.code == Errc::kOk));
+        if (run.ok()) CHECK(bytes == alone.bytes);
+    }
+
     TEST_CASE("other steps have another text, the same ones the same") {
         CHECK(rules_of({"decode", "centre-crop 4"})->text() ==
               rules_of({"decode", "centre-crop 4x4"})->text());
