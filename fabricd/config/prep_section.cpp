@@ -11,7 +11,7 @@ constexpr std::int64_t kThreadsMax = 64;
 constexpr std::int64_t kPixelsMax = std::int64_t{1} << 30;
 
 // As it stands in the file.
-struct Section {
+struct PrepSection {
     std::string at;
     std::string of;
     std::vector<std::string> steps;
@@ -19,15 +19,15 @@ struct Section {
     PrepSpec prep;
 };
 
-std::string read_at(const toml::node& value, Section& section) {
+std::string read_at(const toml::node& value, PrepSection& section) {
     return read_place(value, section.at);
 }
 
-std::string read_of(const toml::node& value, Section& section) {
+std::string read_of(const toml::node& value, PrepSection& section) {
     return read_place(value, section.of);
 }
 
-std::string read_steps(const toml::node& value, Section& section) {
+std::string read_steps(const toml::node& value, PrepSection& section) {
     constexpr const char* kWanted = "a list, as [\"decode\", \"resize 256\", \"centre-crop 224\"]";
     const auto* list = value.as_array();
     if (list == nullptr || list->empty()) return kWanted;
@@ -40,7 +40,7 @@ std::string read_steps(const toml::node& value, Section& section) {
     return "";
 }
 
-std::string read_on_error(const toml::node& value, Section& section) {
+std::string read_on_error(const toml::node& value, PrepSection& section) {
     const auto* text = value.as_string();
     const std::string word = text != nullptr ? text->get() : "";
     section.prep.skips_bad = word == "skip-and-count";
@@ -48,29 +48,30 @@ std::string read_on_error(const toml::node& value, Section& section) {
 }
 
 // 0: it is none, or out of range.
-std::int64_t number_of(const toml::node& value, std::int64_t most) {
+std::int64_t whole_number_of(const toml::node& value, std::int64_t most) {
     const auto* number = value.as_integer();
     const std::int64_t given = number != nullptr ? number->get() : 0;
     return given >= 1 && given <= most ? given : 0;
 }
 
-std::string read_threads(const toml::node& value, Section& section) {
-    section.prep.threads = static_cast<unsigned>(number_of(value, kThreadsMax));
+std::string read_threads(const toml::node& value, PrepSection& section) {
+    section.prep.threads = static_cast<unsigned>(whole_number_of(value, kThreadsMax));
     return section.prep.threads != 0 ? "" : "a number, 1 to 64";
 }
 
-std::string read_pixels(const toml::node& value, Section& section) {
-    section.prep.most_pixels = static_cast<std::uint64_t>(number_of(value, kPixelsMax));
+std::string read_pixels(const toml::node& value, PrepSection& section) {
+    section.prep.most_pixels = static_cast<std::uint64_t>(whole_number_of(value, kPixelsMax));
     return section.prep.most_pixels != 0 ? "" : "a number, 1 to 1073741824";
 }
 
-constexpr SectionKey<Section> kKeys[] = {{"at", read_at},           {"of", read_of},
-                                         {"steps", read_steps},     {"on_error", read_on_error},
-                                         {"threads", read_threads}, {"pixels", read_pixels}};
-constexpr const char* kRequired[] = {"at", "of", "steps"};
+constexpr SectionKey<PrepSection> kPrepKeys[] = {
+    {"at", read_at},           {"of", read_of},
+    {"steps", read_steps},     {"on_error", read_on_error},
+    {"threads", read_threads}, {"pixels", read_pixels}};
+constexpr const char* kPrepRequired[] = {"at", "of", "steps"};
 
 // Its own line, for a list may stand in many.
-ErrorMessage check_steps(const std::string& file, Section& section) {
+ErrorMessage check_steps(const std::string& file, PrepSection& section) {
     const auto bad = parse_steps(section.steps, section.prep.steps);
     if (!bad) return {};
     std::string line = file + ":" + std::to_string(section.lines[bad->step]) + ": step \"" +
@@ -93,7 +94,7 @@ bool find_source(const std::vector<SiloSpec>& silos, const std::string& of, Prep
     return false;
 }
 
-std::string description_of(const Section& section) {
+std::string description_of(const PrepSection& section) {
     std::string text = "of " + section.of + ":";
     for (const PrepStep& step : section.prep.steps) {
         text += (text.back() == ':' ? " " : ", ") + text_of(step);
@@ -106,11 +107,11 @@ std::string description_of(const Section& section) {
 ErrorMessage read_prep_section(const toml::table& table, const std::string& file,
                                const std::vector<SiloSpec>& silos, SiloSpec& silo) {
     const std::string where = place_in(file, table.source());
-    for (const char* key : kRequired) {
+    for (const char* key : kPrepRequired) {
         if (!table.contains(key)) return where + ": the prep has no " + key;
     }
-    Section section;
-    if (auto bad = read_keys(table, file, kKeys, section)) return bad;
+    PrepSection section;
+    if (auto bad = read_keys(table, file, kPrepKeys, section)) return bad;
     if (auto bad = check_steps(file, section)) return bad;
     if (!find_source(silos, section.of, section.prep)) {
         return where + ": of is " + section.of + ", which no [[silo]] has";

@@ -35,8 +35,7 @@ std::uint32_t product(std::uint32_t a, std::uint32_t b) {
 }
 
 // Inks are stored inverted, as Adobe does and Pillow assumes.
-void add_inks(const std::vector<std::uint8_t>& inks, std::vector<std::uint8_t>& pixels) {
-    std::uint8_t* to = pixels.data();
+void add_inks(const std::vector<std::uint8_t>& inks, std::uint8_t* to) {
     for (std::size_t at = 0; at < inks.size(); at += 4) {
         const std::uint32_t light = inks[at + 3];
         for (std::size_t ink = 0; ink < 3; ++ink) {
@@ -48,13 +47,14 @@ void add_inks(const std::vector<std::uint8_t>& inks, std::vector<std::uint8_t>& 
 
 // Pillow's weights for red, green and blue.
 void make_grey(Picture& picture) {
-    const std::uint8_t* from = picture.pixels.data();
-    const std::size_t pixels = picture.pixels.size() / 3;
+    const std::uint8_t* from = picture.pixels();
+    std::uint8_t* to = picture.pixels();
+    const std::size_t pixels = picture.bytes() / 3;
     for (std::size_t pixel = 0; pixel < pixels; ++pixel, from += 3) {
-        picture.pixels[pixel] = static_cast<std::uint8_t>(
+        *to++ = static_cast<std::uint8_t>(
             (from[0] * 19595U + from[1] * 38470U + from[2] * 7471U + 0x8000U) >> 16);
     }
-    picture.reshape(picture.size, 1);
+    picture.reshape(picture.size(), 1);
 }
 
 const unsigned char* start_of(std::span<const std::byte> file) {
@@ -118,22 +118,22 @@ Result<void> JpegDecoder::decode_as(std::span<const std::byte> file, int format,
 
 Result<void> JpegDecoder::decode(std::span<const std::byte> file, bool grey,
                                  std::uint64_t most_pixels, Picture& picture) {
-    // A file that lacks its tables would get those of the file before: what comes of a file must not
-    // depend on what came before it.
+    // A file that lacks its tables would get those of the file before: what comes of a file must
+    // not depend on what came before it.
     if (library_ != nullptr) tjDestroy(library_);
     library_ = tjInitDecompress();
     FABRIC_TRY(const Header header, read_header(file, most_pixels));
     if (header.is_grey && grey) {
         picture.reshape(header.size, 1);
-        return decode_as(file, TJPF_GRAY, header.size, picture.pixels.data());
+        return decode_as(file, TJPF_GRAY, header.size, picture.pixels());
     }
     picture.reshape(header.size, 3);
     if (header.is_cmyk) {
-        inks_.resize(picture.pixels.size() / 3 * 4);
+        inks_.resize(picture.bytes() / 3 * 4);
         FABRIC_TRY_VOID(decode_as(file, TJPF_CMYK, header.size, inks_.data()));
-        add_inks(inks_, picture.pixels);
+        add_inks(inks_, picture.pixels());
     } else {
-        FABRIC_TRY_VOID(decode_as(file, TJPF_RGB, header.size, picture.pixels.data()));
+        FABRIC_TRY_VOID(decode_as(file, TJPF_RGB, header.size, picture.pixels()));
     }
     if (grey) make_grey(picture);
     return {};

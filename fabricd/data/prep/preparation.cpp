@@ -51,7 +51,7 @@ std::size_t PrepRules::fixed_bytes() const noexcept {
 // A cut that follows says which pixels are needed at all.
 Result<void> Preparation::resize(const PrepStep& step, const PrepStep* next) {
     const PictureSize whole =
-        step.size.height != 0 ? step.size : size_of_shorter(picture_.size, step.size.width);
+        step.size.height != 0 ? step.size : size_of_shorter(picture_.size(), step.size.width);
     if (std::uint64_t{whole.height} * whole.width > rules_->most_pixels()) {
         return explain({Errc::kNoMemory, 0, "resize"},
                        "resized it has %u x %u pixels, more than pixels allows", whole.width,
@@ -72,18 +72,11 @@ Result<void> Preparation::change_picture() {
         const PrepStep* const next = at + 1 < steps.size() ? &steps[at + 1] : nullptr;
         if (steps[at].code == StepCode::kResize) FABRIC_TRY_VOID(resize(steps[at], next));
         if (steps[at].code != StepCode::kCentreCrop) continue;
-        if (picture_.size == steps[at].size) continue;
+        if (picture_.size() == steps[at].size) continue;
         centre_crop(picture_, steps[at].size, other_);
         std::swap(picture_, other_);
     }
     return {};
-}
-
-void Preparation::write_picture(std::vector<std::byte>& result) const {
-    result.resize(kNpyHeader + picture_.pixels.size());
-    write_npy_header({"|u1", {picture_.size.height, picture_.size.width, picture_.channels}},
-                     result);
-    std::memcpy(result.data() + kNpyHeader, picture_.pixels.data(), picture_.pixels.size());
 }
 
 Result<void> Preparation::run_tokenise(std::span<const std::byte> file,
@@ -105,7 +98,7 @@ Result<void> Preparation::run(std::span<const std::byte> file, std::vector<std::
     if (first.code == StepCode::kTokenise) return run_tokenise(file, result);
     FABRIC_TRY_VOID(jpeg_.decode(file, first.grey, rules_->most_pixels(), picture_));
     FABRIC_TRY_VOID(change_picture());
-    write_picture(result);
+    picture_.finish(result);
     return {};
 }
 

@@ -46,13 +46,13 @@ class Preparation {
     explicit Preparation(std::shared_ptr<const PrepRules> rules) : rules_(std::move(rules)) {}
 
     /// The prepared file: an array of NumPy (npy.hpp), of bytes (height, width, channels) or of the
-    /// tokens' numbers of 32 bits. kCorrupt, kNoMemory: what is wrong with this file.
+    /// tokens' numbers of 32 bits; `result` is changed only then. kCorrupt, kNoMemory: what is
+    /// wrong with this file.
     fabricshm::Result<void> run(std::span<const std::byte> file, std::vector<std::byte>& result);
 
   private:
     fabricshm::Result<void> resize(const PrepStep& step, const PrepStep* next);
     fabricshm::Result<void> change_picture();
-    void write_picture(std::vector<std::byte>& result) const;
     fabricshm::Result<void> run_tokenise(std::span<const std::byte> file,
                                          std::vector<std::byte>& result);
 

@@ -54,47 +54,47 @@ PictureWindow centre_of(PictureSize now, PictureSize wanted) noexcept {
 
 void Resizer::resize(const Picture& picture, PictureSize whole, const PictureWindow& window,
                      Picture& result) {
-    const auto across =
-        make_axis(picture.size.width, whole.width, window.left, window.size.width, across_, work_);
-    const auto down =
-        make_axis(picture.size.height, whole.height, window.top, window.size.height, down_, work_);
+    const auto across = make_axis(picture.size().width, whole.width, window.left, window.size.width,
+                                  across_, work_);
+    const auto down = make_axis(picture.size().height, whole.height, window.top, window.size.height,
+                                down_, work_);
     // Rows that no output is made of are left out.
     const std::int32_t first = down.first[0];
     const std::int32_t last = down.first[down.outputs - 1] + down.count[down.outputs - 1];
-    const auto channels = static_cast<std::int32_t>(picture.channels);
-    const std::size_t row = std::size_t{picture.size.width} * picture.channels;
+    const auto channels = static_cast<std::int32_t>(picture.channels());
+    const std::size_t row = std::size_t{picture.size().width} * picture.channels();
     kernels::ResizeJob job;
-    job.source = picture.pixels.data() + static_cast<std::size_t>(first) * row;
+    job.source = picture.pixels() + static_cast<std::size_t>(first) * row;
     job.rows = last - first;
-    job.width = static_cast<std::int32_t>(picture.size.width);
+    job.width = static_cast<std::int32_t>(picture.size().width);
     job.channels = channels;
-    const std::size_t narrow = std::size_t{window.size.width} * picture.channels;
+    const std::size_t narrow = std::size_t{window.size.width} * picture.channels();
     rows_.resize(static_cast<std::size_t>(job.rows) * narrow);
     job.destination = rows_.data();
     kernels::resize_rows(job, across);
 
     sums_.resize(narrow);
-    result.reshape(window.size, picture.channels);
+    result.reshape(window.size, picture.channels());
     job.source = rows_.data();
     job.width = across.outputs;
-    job.destination = result.pixels.data();
+    job.destination = result.pixels();
     kernels::resize_columns(job, down, first, sums_.data());
 }
 
 void centre_crop(const Picture& picture, PictureSize wanted, Picture& result) {
-    const PictureWindow from = centre_of(picture.size, wanted);
-    result.reshape(wanted, picture.channels);
+    const PictureWindow from = centre_of(picture.size(), wanted);
+    result.reshape(wanted, picture.channels());
     const bool has_border = !(from.size == wanted);
-    if (has_border) std::fill(result.pixels.begin(), result.pixels.end(), std::uint8_t{0});
+    if (has_border) std::memset(result.pixels(), 0, result.bytes());
     // A missing side is split with the larger half behind, as torchvision pads.
     const std::size_t top = (wanted.height - from.size.height) / 2;
     const std::size_t left = (wanted.width - from.size.width) / 2;
-    const std::size_t bytes = std::size_t{from.size.width} * picture.channels;
+    const std::size_t bytes = std::size_t{from.size.width} * picture.channels();
     for (std::size_t row = 0; row < from.size.height; ++row) {
-        const std::size_t source = (from.top + row) * picture.size.width + from.left;
+        const std::size_t source = (from.top + row) * picture.size().width + from.left;
         const std::size_t target = (top + row) * wanted.width + left;
-        std::memcpy(result.pixels.data() + target * picture.channels,
-                    picture.pixels.data() + source * picture.channels, bytes);
+        std::memcpy(result.pixels() + target * picture.channels(),
+                    picture.pixels() + source * picture.channels(), bytes);
     }
 }
 

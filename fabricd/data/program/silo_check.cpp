@@ -33,12 +33,12 @@ Result<FirstFile> first_file_of(Silo& silo, TimePoint deadline) {
         FABRIC_TRY(const SiloPage page, silo.list(folder, "", kPage, deadline));
         const SiloEntry* next = nullptr;
         for (const SiloEntry& entry : page.entries) {
-            const std::string path = folder.empty() ? entry.name : folder + "/" + entry.name;
+            const std::string path = joined_path(folder, entry.name);
             if (!entry.is_folder) return FirstFile{path, entry.facts};
             if (next == nullptr) next = &entry;
         }
         if (next == nullptr) break;
-        folder = folder.empty() ? next->name : folder + "/" + next->name;
+        folder = joined_path(folder, next->name);
     }
     return FirstFile{};
 }

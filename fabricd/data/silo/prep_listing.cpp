@@ -6,11 +6,7 @@ namespace fabricd {
 
 namespace {
 
-constexpr std::size_t kPage = 1000;
-
-std::string path_in(const std::string& folder, const std::string& name) {
-    return folder.empty() ? name : name.empty() ? folder : folder + "/" + name;
-}
+constexpr std::size_t kNamesAtATime = 1000;
 
 }  // namespace
 
@@ -56,9 +52,9 @@ void PrepListing::release_before(const std::string* name) {
 
 void PrepListing::add(SiloEntry entry) {
     if (!entry.is_folder) entry.name += kPreparedEnd;
-    const std::string path = path_in(folder_, entry.name);
+    const std::string path = joined_path(folder_, entry.name);
     const std::string name = entry.name;
-    const bool fits = is_silo_path(path_in(below_, path));
+    const bool fits = is_silo_path(joined_path(below_, path));
     if (fits && held_.try_emplace(name, std::move(entry)).second) return;
     if (left_out_++ == 0) {
         first_left_out_ = printable(path) +
@@ -67,8 +63,8 @@ void PrepListing::add(SiloEntry entry) {
 }
 
 Result<void> PrepListing::read_page(TimePoint deadline) {
-    FABRIC_TRY(SiloPage page,
-               source_.list(path_in(below_, folder_), last_of_source_, kPage, deadline));
+    FABRIC_TRY(SiloPage page, source_.list(joined_path(below_, folder_), last_of_source_,
+                                           kNamesAtATime, deadline));
     if (left_out_ == 0) first_left_out_ = page.first_left_out;
     left_out_ += page.left_out;
     for (SiloEntry& entry : page.entries) {

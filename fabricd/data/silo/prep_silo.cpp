@@ -42,10 +42,6 @@ Fetched result_of(const Fetch& fetch, const Prepared& prepared) {
     return {fetch.tag, FetchOutcome::kWhole, none, ""};
 }
 
-std::string path_in(const std::string& folder, const std::string& name) {
-    return folder.empty() ? name : folder + "/" + name;
-}
-
 }  // namespace
 
 PrepSilo::Known PrepSilo::known_as(const Prepared& prepared) {
@@ -78,7 +74,7 @@ std::string PrepSilo::source_of(const std::string& path) const {
     if (!is_silo_path(path) || !path.ends_with(kPreparedEnd)) return "";
     const std::string name = path.substr(0, path.size() - kPreparedEnd.size());
     if (name.empty() || !is_silo_path(name)) return "";
-    const std::string whole = options_.below.empty() ? name : options_.below + "/" + name;
+    const std::string whole = joined_path(options_.below, name);
     return is_silo_path(whole) ? whole : "";
 }
 
@@ -197,7 +193,7 @@ std::vector<std::string> PrepSilo::unknown_of(const std::string& folder, std::si
         if (looked++ == most) break;
         if (entry.is_folder) continue;
         if (known_.count(version_of_prepared(entry.facts, *rules_)) != 0) continue;
-        paths.push_back(source_of(path_in(folder, entry.name)));
+        paths.push_back(source_of(joined_path(folder, entry.name)));
     }
     return paths;
 }
@@ -230,7 +226,7 @@ Result<void> PrepSilo::give(const std::string& folder, std::size_t most, const M
             listing_.take(true);
             continue;
         }
-        const std::string path = source_of(path_in(folder, entry.name));
+        const std::string path = source_of(joined_path(folder, entry.name));
         const auto known = known_of(path, entry.facts, measured);
         if (!known) return Error{Errc::kTimeout, 0, "list prepared"};
         const bool is_left_out = known->is_gone || (known->is_bad && options_.skips_bad);
