@@ -140,7 +140,7 @@ void PrepSilo::start(const Fetch& fetch) {
         ready.bytes = kept(fetch.facts.version);
         ready.is_gone = path.empty();
         if (ready.bytes == nullptr && !ready.is_gone) {
-            // One that is being prepared already serves those who come meanwhile.
+            // One that is being prepared already serves fetches that come meanwhile.
             auto& waiting = under_way_[{path, fetch.facts.version}];
             is_new = waiting.empty();
             waiting.push_back(fetch);

@@ -1,8 +1,8 @@
 """Neighbour exchange: which rank computes which sample of a batch, after ranks have swapped some.
 
 After each iteration a rank swaps a part of its samples in every batch still to come with those of one
-neighbour. Who with whom and which samples follows from (seed, epoch, step), so no message is sent,
-and all batches that are cut alike are swapped alike: what has to be kept is one order of a batch's places.
+neighbour. The pairs of ranks and their picks follow from (seed, epoch, step), so no message is sent, and
+all batches that are cut alike are swapped alike: what has to be kept is one order of a batch's places.
 The same rule in C++, for the cache that fetches ahead: fabricd/data/plan/exchange.hpp.
 """
 
