@@ -21,7 +21,7 @@ namespace {
 
 // Files to prepare are samples, not archives: the memory of a thread is bounded by it.
 constexpr Bytes kSourceMax = 256 * fabricshm::kMiB;
-constexpr auto kPatience = 30s;
+constexpr auto kTimeout = 30s;
 // How long a thread waits for its silo before it looks whether it has to end.
 constexpr auto kSlice = 100ms;
 // A file that changes under each attempt is being written.
@@ -81,7 +81,7 @@ class Worker {
         if (silo_ == nullptr) {
             FABRIC_TRY(silo_, open_());
         }
-        FABRIC_TRY(const FileFacts source, silo_->look(path, Clock::now() + kPatience));
+        FABRIC_TRY(const FileFacts source, silo_->look(path, Clock::now() + kTimeout));
         prepared.version = version_of_prepared(source, *rules_);
         if (source.bytes > kSourceMax) {
             prepared.is_bad = true;
@@ -104,7 +104,7 @@ class Worker {
         if (into == nullptr) return Error{Errc::kNoMemory, 0, "prepare file"};
         if (source.bytes == 0) return FetchOutcome::kWhole;
         silo_->start({path, source, 0, source.bytes, into, read_.room(), ++tag_});
-        const auto deadline = Clock::now() + kPatience;
+        const auto deadline = Clock::now() + kTimeout;
         while (Clock::now() < deadline && !ends_.load(std::memory_order_relaxed)) {
             const auto ended = silo_->wait(std::min(deadline, Clock::now() + kSlice));
             if (ended.empty()) continue;
