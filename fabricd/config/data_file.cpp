@@ -1,16 +1,13 @@
 #include "fabricd/config/data_file.hpp"
 
-// Header-only and without exceptions, as in config.cpp.
-#define TOML_EXCEPTIONS 0
-#define TOML_ASSERT(condition) static_cast<void>(0)  // 3.3 asserts what files say: "[.a]"
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "fabricd/config/nearest_word.hpp"
+#include "fabricd/config/prep_section.hpp"
+#include "fabricd/config/section_keys.hpp"
 #include "fabricd/data/silo/silo.hpp"
 
 namespace fabricd {
@@ -24,13 +21,6 @@ constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
 constexpr std::uintmax_t kMostText = 1 << 20;
 
-// Each reader takes one value and says what it wanted when the value is not that; "": it was right.
-template <typename Section>
-struct SectionKey {
-    const char* name;
-    std::string (*read)(const toml::node& value, Section& section);
-};
-
 std::string read_memory(const toml::node& value, DataSpec& spec) {
     const auto* text = value.as_string();
     const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
@@ -38,18 +28,6 @@ std::string read_memory(const toml::node& value, DataSpec& spec) {
         return "a size as \"8GiB\", 32 MiB to 128 TiB";
     }
     spec.memory = *bytes;
-    return "";
-}
-
-std::string read_at(const toml::node& value, SiloSpec& silo) {
-    const auto* text = value.as_string();
-    const std::string at = text != nullptr ? text->get() : "";
-    // Shown in errors and listings as it is.
-    const bool is_plain = at == printable(at);
-    if (at.size() < 2 || at.front() != '/' || !is_plain || !is_silo_path(at.substr(1))) {
-        return "a path in the namespace, as \"/images\"";
-    }
-    silo.at = at;
     return "";
 }
 
@@ -106,12 +84,13 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
 }
 
 constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
-constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
-                                              {"from", read_from},
-                                              {"endpoint", read_word<&SiloSpec::endpoint>},
-                                              {"region", read_word<&SiloSpec::region>},
-                                              {"credentials", read_credentials},
-                                              {"index", read_word<&SiloSpec::index>}};
+constexpr SectionKey<SiloSpec> kSiloKeys[] = {
+    {"at", [](const toml::node& value, SiloSpec& silo) { return read_place(value, silo.at); }},
+    {"from", read_from},
+    {"endpoint", read_word<&SiloSpec::endpoint>},
+    {"region", read_word<&SiloSpec::region>},
+    {"credentials", read_credentials},
+    {"index", read_word<&SiloSpec::index>}};
 constexpr const char* kSiloRequired[] = {"at", "from"};
 
 // Keys of one kind of silo mean nothing for another: written there, one was meant to do something.
@@ -133,34 +112,22 @@ std::string misplaced_key(const SiloSpec& silo) {
     return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
 }
 
-std::string place_in(const std::string& file, const toml::source_region& source) {
-    return file + ":" + std::to_string(source.begin.line);
-}
-
-template <typename Section, std::size_t count>
-ErrorMessage read_keys(const toml::table& table, const std::string& file,
-                       const SectionKey<Section> (&keys)[count], Section& section) {
-    for (const auto& [name, value] : table) {
-        const std::string here = place_in(file, name.source());
-        const auto* key =
-            std::find_if(std::begin(keys), std::end(keys),
-                         [&, key = name.str()](const auto& known) { return key == known.name; });
-        if (key == std::end(keys)) {
-            std::vector<std::string> known;
-            for (const auto& one : keys) known.emplace_back(one.name);
-            const std::string word(name.str());
-            return here + ": unknown key \"" + word + "\"" + did_you_mean(word, known);
-        }
-        const std::string wanted = key->read(value, section);
-        if (!wanted.empty()) return here + ": " + key->name + " takes " + wanted;
-    }
-    return {};
-}
-
 // "/a" holds "/a/b", and both would answer for it.
 bool is_within(const std::string& inner, const std::string& outer) {
     return inner.rfind(outer, 0) == 0 &&
            (inner.size() == outer.size() || inner[outer.size()] == '/');
+}
+
+ErrorMessage add_silo(const SiloSpec& silo, const std::string& file, DataSpec& spec) {
+    const std::string where = file + ":" + std::to_string(silo.line);
+    for (const SiloSpec& other : spec.silos) {
+        if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
+        return where + ": " + silo.at + " and " + other.at + " (line " +
+               std::to_string(other.line) + ") lie within each other";
+    }
+    if (spec.silos.size() == kSilosMax) return file + ": has more than 256 silos";
+    spec.silos.push_back(silo);
+    return {};
 }
 
 ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSpec& spec) {
@@ -173,13 +140,28 @@ ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSp
     if (auto bad = read_keys(table, file, kSiloKeys, silo)) return bad;
     const std::string misplaced = misplaced_key(silo);
     if (!misplaced.empty()) return where + ": " + misplaced;
-    for (const SiloSpec& other : spec.silos) {
-        if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
-        return where + ": " + silo.at + " and " + other.at + " (line " +
-               std::to_string(other.line) + ") lie within each other";
+    return add_silo(silo, file, spec);
+}
+
+ErrorMessage read_prep(const toml::table& table, const std::string& file, DataSpec& spec) {
+    SiloSpec silo;
+    if (auto bad = read_prep_section(table, file, spec.silos, silo)) return bad;
+    return add_silo(silo, file, spec);
+}
+
+// A section that stands once for each of its kind.
+using ReadItem = ErrorMessage (*)(const toml::table& table, const std::string& file,
+                                  DataSpec& spec);
+ErrorMessage read_list(const toml::node& value, const std::string& where, const char* kind,
+                       const std::string& file, ReadItem read_item, DataSpec& spec) {
+    const std::string wrong = where + ": a " + kind + " is a section: [[" + kind + "]]";
+    const auto* list = value.as_array();
+    if (list == nullptr) return wrong;
+    for (const auto& item : *list) {
+        const auto* table = item.as_table();
+        if (table == nullptr) return wrong;
+        if (auto bad = read_item(*table, file, spec)) return bad;
     }
-    if (spec.silos.size() == kSilosMax) return file + ": has more than 256 silos";
-    spec.silos.push_back(silo);
     return {};
 }
 
@@ -212,19 +194,19 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             if (table == nullptr) return where + ": cache is a section: [cache]";
             if (auto bad = read_keys(*table, name, kCacheKeys, found)) return bad;
         } else if (word == "silo") {
-            const auto* list = value.as_array();
-            if (list == nullptr) return where + ": a silo is a section: [[silo]]";
-            for (const auto& item : *list) {
-                const auto* table = item.as_table();
-                if (table == nullptr) return where + ": a silo is a section: [[silo]]";
-                if (auto bad = read_silo(*table, name, found)) return bad;
-            }
+            if (auto bad = read_list(value, where, "silo", name, read_silo, found)) return bad;
+        } else if (word == "prep") {
+            // Read below: what it is made of may stand behind it.
         } else {
             return where + ": unknown section \"" + word + "\"" +
-                   did_you_mean(word, {"cache", "silo"});
+                   did_you_mean(word, {"cache", "silo", "prep"});
         }
     }
     if (found.silos.empty()) return name + ": has no [[silo]]";
+    if (const auto preps = parsed.table().find("prep"); preps != parsed.table().end()) {
+        const std::string where = place_in(name, preps->first.source());
+        if (auto bad = read_list(preps->second, where, "prep", name, read_prep, found)) return bad;
+    }
     spec = std::move(found);
     return {};
 }

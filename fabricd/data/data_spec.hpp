@@ -2,12 +2,17 @@
 
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "fabricd/data/prep/steps.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
+
+struct PrepSpec;
 
 struct SiloSpec {
     std::string at;           // where it appears: "/images"
@@ -17,6 +22,18 @@ struct SiloSpec {
     std::string region;       // of S3; "": us-east-1
     std::string credentials;  // of S3, a file; "": requests are not signed
     std::string index;        // of a web server; "": its usual name
+    // Of a [[prep]], whose `from` is for people alone: what it is made of.
+    std::shared_ptr<const PrepSpec> prep = nullptr;
+};
+
+/// Files of a silo, prepared.
+struct PrepSpec {
+    SiloSpec source;
+    std::string below;  // its folder; "": all of it
+    std::vector<PrepStep> steps;
+    bool skips_bad = false;
+    unsigned threads = 0;                   // 0: as many as there are processors
+    std::uint64_t most_pixels = 1U << 26U;  // of one picture
 };
 
 struct DataSpec {

@@ -1,6 +1,10 @@
 #include "fabricd/data/silo/open_silo.hpp"
 
+#include <algorithm>
+#include <thread>
+
 #include "fabricd/data/silo/folder_silo.hpp"
+#include "fabricd/data/silo/prep_silo.hpp"
 #ifdef FABRIC_HTTP_SILO
 #include "fabricd/data/silo/http_silo.hpp"
 #include "fabricd/data/silo/s3_silo.hpp"
@@ -47,9 +51,24 @@ Result<std::unique_ptr<Silo>> open_bucket(const SiloSpec& spec) {
 }
 #endif
 
+// Reads of its source go into memory of its own threads.
+Result<std::unique_ptr<Silo>> open_prep(const PrepSpec& spec) {
+    const unsigned processors = std::max(std::thread::hardware_concurrency(), 1U);
+    PrepOptions options;
+    options.source = [source = spec.source] { return open_silo(source, {}); };
+    options.below = spec.below;
+    options.steps = spec.steps;
+    options.most_pixels = spec.most_pixels;
+    options.threads =
+        std::min(spec.threads == 0 ? processors : spec.threads, PrepWorkers::kThreadsMax);
+    options.skips_bad = spec.skips_bad;
+    return as_silo(PrepSilo::open(std::move(options)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec, std::span<std::byte> memory) {
+    if (spec.prep != nullptr) return open_prep(*spec.prep);
     if (spec.from.starts_with("/")) return as_silo(FolderSilo::open(spec.from, memory));
     return spec.from.starts_with("s3://") ? open_bucket(spec) : open_web(spec);
 }

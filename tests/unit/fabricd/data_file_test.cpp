@@ -106,6 +106,60 @@ TEST_SUITE("fabricd.data_file") {
                             "[[silo]]\nat = \"/images2\"\nfrom = \"/d\"\n") == "");
     }
 
+    TEST_CASE("a prep is made of a silo, wherever that stands, and of its steps") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file(std::string("[[prep]]\nat = \"/small\"\nof = \"/images/train\"\n"
+                                        "steps = [\"decode\", \"resize 8x9\"]\n"
+                                        "on_error = \"skip-and-count\"\nthreads = 3\n"
+                                        "pixels = 1000\n") +
+                                kImages,
+                            "d.toml", spec));
+        REQUIRE(spec.silos.size() == 2);
+        const SiloSpec& silo = spec.silos[1];
+        CHECK(silo.at == "/small");
+        CHECK(silo.from == "of /images/train: decode, resize 8x9");
+        CHECK(silo.line == 1);
+        REQUIRE(silo.prep != nullptr);
+        CHECK(silo.prep->source.from == "/data/images");
+        CHECK(silo.prep->below == "train");
+        CHECK(silo.prep->steps.size() == 2);
+        CHECK(silo.prep->skips_bad);
+        CHECK(silo.prep->threads == 3);
+        CHECK(silo.prep->most_pixels == 1000);
+    }
+
+    TEST_CASE("a mistake in a prep is named with its line, in a list with that of its step") {
+        const std::string begin = std::string(kImages) + "[[prep]]\nat = \"/p\"\n";
+        const std::pair<std::string, const char*> mistakes[] = {
+            {"of = \"/images\"\n", "d.toml:4: the prep has no steps"},
+            {"of = \"/other\"\nsteps = [\"decode\"]\n",
+             "d.toml:4: of is /other, which no [[silo]] has"},
+            {"of = \"/images\"\nsteps = [\n\"decode\",\n\"resiz 3\"\n]\n",
+             "d.toml:9: step \"resiz 3\": there is no step of that name (did you mean resize?)"},
+            {"of = \"/images\"\nsteps = [\"decode\", \"resize 0\"]\n",
+             "d.toml:7: step \"resize 0\": resize takes N (the shorter side) or HxW, 1 to 16384"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\nthreads = 65\n",
+             "d.toml:8: threads takes a number, 1 to 64"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\npixels = 0\n",
+             "d.toml:8: pixels takes a number, 1 to 1073741824"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\non_error = \"skip\"\n",
+             "d.toml:8: on_error takes \"raise\" or \"skip-and-count\""},
+            {"of = \"/images\"\nsteps = \"decode\"\n",
+             "d.toml:7: steps takes a list, as [\"decode\", \"resize 256\", \"centre-crop 224\"]"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\n[[prep]]\nat = \"/q\"\nof = \"/p\"\n"
+             "steps = [\"decode\"]\n",
+             "d.toml:8: of is /p, which no [[silo]] has"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\n[[prep]]\nat = \"/images/q\"\n"
+             "of = \"/images\"\nsteps = [\"decode\"]\n",
+             "d.toml:8: /images/q and /images (line 1) lie within each other"},
+        };
+        for (const auto& [text, wanted] : mistakes) {
+            CAPTURE(text);
+            CHECK(error_message(begin + text) == wanted);
+        }
+    }
+
     TEST_CASE("what is no file is refused before it is read") {
         DataSpec spec;
         CHECK(read_data_file("/dev/zero", spec).value_or("") == "/dev/zero: is no file");
