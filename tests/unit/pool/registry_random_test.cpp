@@ -189,7 +189,7 @@ class Story {
         const auto arenas = host.registry->snapshot(now_).arenas;
         return arenas.empty() ? ArenaId{1} : ArenaId{arenas[random_() % arenas.size()].id};
     }
-    // Whoever may not is refused; who may gets a page, whose number the header has at once.
+    // One that may not is refused; one that may gets a page, whose number the header has at once.
     void publish_or_subscribe() {
         if (sessions_.empty()) return;
         const SessionId who = anybody();
@@ -204,7 +204,7 @@ class Story {
         if (publishes) return void(host.region(who, id, 8 * 4096));
         proto::PinPageRef ref{};
         ref.arena_id = raw(id);
-        const auto page = host.registry->pin_page(who, ref);
+        const auto page = host.registry->pins.page(who, ref);
         if (!page.ok()) return;
         const auto& header = *reinterpret_cast<const fabricshm::PublishedHeader*>(
             (*host.memory.contents)[id][0].bytes);
@@ -212,10 +212,10 @@ class Story {
     }
     // All that were given up while they were alive are found dead.
     void end_process() {
-        for (const auto& [session, pid] : host.registry->may_be_reading()) {
-            host.registry->process_ended(session);
+        for (const auto& [session, pid] : host.registry->pins.in_use()) {
+            host.registry->pins.process_ended(session);
         }
-        REQUIRE(host.registry->may_be_reading().empty());
+        REQUIRE(host.registry->pins.in_use().empty());
     }
     void begin_session() {
         const char* place = random_() % 3 == 0 ? "other" : "";
