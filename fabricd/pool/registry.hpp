@@ -23,7 +23,9 @@
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/moves.hpp"
+#include "fabricd/pool/pin_requests.hpp"
 #include "fabricd/pool/pool_work.hpp"
+#include "fabricd/pool/publications.hpp"
 #include "fabricd/pool/quotas.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "fabricd/pool/room_waits.hpp"
@@ -53,6 +55,7 @@ class Registry {
         bool is_local = false;                        // PoolBackend::is_local()
         // Other hosts share the pool, and nothing keeps their caches coherent with this one's.
         bool caches_apart = false;
+        std::string unpublished = "";                 // why no arena is published; "": they are
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -172,9 +175,9 @@ class Registry {
         carry_out(std::move(out));
     }
 
-    /// The descriptors that a kArenaOpen answer carries: one, or of each of the pool's devices.
-    /// None when the arena is not here.
-    std::vector<int> descriptors(ArenaId arena) const;
+    /// The descriptors that a kArenaOpen answer to the session carries: one, or of each of the
+    /// pool's devices. None when the arena is not here.
+    std::vector<int> descriptors(ArenaId arena, SessionId session = SessionId::kNone) const;
 
     // ---- Regions and tensors -----------------------------------------------------------------
 
@@ -305,6 +308,7 @@ class Registry {
     Shards shards_;
     Moves moves_;
     Groups groups_;
+    Publications publications_;
     Arenas arenas_;
     Sessions sessions_;
     Quotas quotas_;
@@ -313,6 +317,10 @@ class Registry {
     int slice_left_;  // of Limits::freed_at_once, in this turn
     std::vector<Answer> answers_;
     std::vector<Answer> unwritten_;  // see answer_when_written()
+
+  public:
+    /// What concerns published arenas.
+    PinRequests pins;
 };
 
 }  // namespace fabricd

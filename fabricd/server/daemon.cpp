@@ -18,6 +18,7 @@
 #include "fabricd/server/journal_compactor.hpp"
 #include "fabricd/server/journal_schedule.hpp"
 #include "fabricd/server/lock_file.hpp"
+#include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -166,7 +167,8 @@ void Daemon::Impl::make_registry() {
         limits_of(options),
         Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
                         options.links ? &*options.links : nullptr, mover.get(),
-                        backend->commits_whole(), backend->is_local(), has_other_caches});
+                        backend->commits_whole(), backend->is_local(), has_other_caches,
+                        why_nothing_is_published(backend->kind(), options.dax_trust_users)});
 }
 
 Result<void> Daemon::Impl::open_state() {

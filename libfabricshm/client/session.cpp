@@ -283,7 +283,7 @@ Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
         const auto found = all.find(arena_id);
         return found != all.end() ? found->second : nullptr;
     };
-    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, stay_};
+    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, pin_files_, stay_};
 }
 
 bool Session::forget_arena(std::uint64_t arena_id, bool unless_mapped) noexcept {
@@ -296,6 +296,7 @@ bool Session::forget_arena(std::uint64_t arena_id, bool unless_mapped) noexcept 
     arenas_.erase(arena_id);
     link_pages_.erase(arena_id);
     other_devices_.erase(arena_id);
+    pin_files_->forget(arena_id);
     return true;
 }
 

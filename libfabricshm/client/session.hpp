@@ -22,6 +22,7 @@
 #include "libfabricshm/client/arena_closings.hpp"
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/farewell.hpp"
+#include "libfabricshm/client/pin_files.hpp"
 #include "libfabricshm/client/telemetry.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/identity.hpp"
@@ -79,6 +80,7 @@ class Session {
         // Of an arena on several devices: those after `descriptor`; else nullptr.
         std::shared_ptr<const std::vector<Fd>> others;
         std::uint64_t session_id = 0;
+        std::shared_ptr<PinFiles> pins;  // of all arenas of the session
         std::shared_ptr<Stay> stay;  // to be held for as long as the arena is mapped; may be null
     };
     KnownArena known_arena(std::uint64_t arena_id) const;
@@ -170,7 +172,7 @@ class Session {
     Result<void> attach_first(TimePoint deadline);
     Result<void> attach_again();
     Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas,
-                        const OtherDescriptors& others);
+                        const OtherDescriptors& others, const OwnPinPages& pages);
     void start_thread();
 
     SessionOptions options_;
@@ -191,6 +193,7 @@ class Session {
     ArenaDescriptors arenas_;
     ArenaDescriptors link_pages_;     // those that came with them
     OtherDescriptors other_devices_;  // likewise
+    const std::shared_ptr<PinFiles> pin_files_ = std::make_shared<PinFiles>();
     std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;
