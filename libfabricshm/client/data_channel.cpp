@@ -75,6 +75,7 @@ void DataChannel::put(Connection connection, bool is_sound) {
     if (is_sound) {
         idle_.push_back(std::move(connection));
     } else {
+        breaks_.fetch_add(1, std::memory_order_relaxed);
         --open_;
     }
     returned_.notify_one();
@@ -102,8 +103,7 @@ Result<DataChannel::Answer> DataChannel::call(proto::DataType type, const std::s
     for (int attempt = 0;; ++attempt) {
         FABRIC_TRY(Connection connection, take(deadline));
         bool is_sound = false;
-        auto answer =
-            exchange(*connection, packet, request, step, deadline, descriptor, is_sound);
+        auto answer = exchange(*connection, packet, request, step, deadline, descriptor, is_sound);
         put(is_sound ? std::move(connection) : nullptr, is_sound);
         const bool has_ended = !answer.ok() && !is_sound && answer.error().code == Errc::kClosed;
         if (!has_ended) return answer;

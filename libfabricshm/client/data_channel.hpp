@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
@@ -41,6 +42,10 @@ class DataChannel {
     /// Which arena and which tables the service has now.
     Result<proto::DataHelloReply> greet(TimePoint deadline);
 
+    /// How many connections could not be made or ended otherwise than by this end: another service
+    /// than before may answer since then.
+    std::uint64_t breaks() const noexcept { return breaks_.load(std::memory_order_relaxed); }
+
     /// "a or b", for error texts.
     std::string where() const;
 
@@ -55,8 +60,8 @@ class DataChannel {
     void drop_idle();
     Result<Connection> connect(TimePoint deadline);
     Result<Answer> exchange(const UnixSocket& socket, const std::vector<std::byte>& packet,
-                            const proto::DataMessage& request, const char* step,
-                            TimePoint deadline, int descriptor, bool& is_sound);
+                            const proto::DataMessage& request, const char* step, TimePoint deadline,
+                            int descriptor, bool& is_sound);
 
     std::vector<std::string> paths_;  // as it was given: the first that listens is taken each time
     std::mutex mutex_;
@@ -64,6 +69,7 @@ class DataChannel {
     std::vector<Connection> idle_;
     std::size_t open_ = 0;  // idle ones and those in use
     std::uint64_t last_request_ = 0;
+    std::atomic<std::uint64_t> breaks_{0};
 };
 
 }  // namespace fabricshm

@@ -66,8 +66,8 @@ DataFinding DataPage::look_into(const DataLine& line, const DataTables& tables,
 std::uint64_t DataPage::enter(std::size_t slot, const void* owner) noexcept {
     Entry& entry = (*entries_)[slot];
     entry.turn += 1;
-    const std::uint64_t handle = entry.turn << kTurnShift |
-                                 static_cast<std::uint64_t>(number_) << kSlotBits | slot;
+    const std::uint64_t handle =
+        entry.turn << kTurnShift | static_cast<std::uint64_t>(number_) << kSlotBits | slot;
     entry.owner.store(owner, std::memory_order_relaxed);
     // Release: who finds the handle finds its owner.
     entry.handle.store(handle, std::memory_order_release);

@@ -56,8 +56,7 @@ void DataPins::give_back(std::size_t slot) noexcept {
 std::size_t DataPins::claimed() const noexcept {
     std::size_t count = 0;
     for (const Word& word : words_) {
-        count += static_cast<std::size_t>(
-            std::popcount(word.used.load(std::memory_order_seq_cst)));
+        count += static_cast<std::size_t>(std::popcount(word.used.load(std::memory_order_seq_cst)));
     }
     return count;
 }
@@ -89,8 +88,7 @@ void DataPins::count_fetched(std::uint64_t line, Bytes bytes) noexcept {
 
 void DataPins::count_miss(Duration stalled) noexcept {
     add(kDataNoteMisses, 1);
-    add(kDataNoteStallNs, static_cast<std::uint64_t>(
-                              std::chrono::nanoseconds(stalled).count()));
+    add(kDataNoteStallNs, static_cast<std::uint64_t>(std::chrono::nanoseconds(stalled).count()));
 }
 
 DataCounts DataPins::counts() const noexcept {

@@ -73,8 +73,8 @@ class DataPins {
     std::optional<std::size_t> claim_in(std::size_t word, std::uint64_t allowed) noexcept;
     void publish(Word& word) noexcept;
     void note_line(std::uint64_t position, std::uint64_t noted) noexcept {
-        page_.notes[kDataNoteRing + position % kDataNoteRingWords].store(
-            noted, std::memory_order_relaxed);
+        page_.notes[kDataNoteRing + position % kDataNoteRingWords].store(noted,
+                                                                         std::memory_order_relaxed);
     }
     void add(std::size_t note, std::uint64_t much) noexcept {
         // Relaxed: a count orders nothing.

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t kPage = 1000;
-constexpr auto kPatience = 30s;
+constexpr auto kTimeout = 30s;
 constexpr int kLevelsMax = 16;
 
 std::string entries_of(const SiloCheck& check) {
@@ -46,7 +46,7 @@ Result<FirstFile> first_file_of(Silo& silo, TimePoint deadline) {
 // A file that is prepared shows that steps and files fit each other.
 // `bytes` outlives the silo, which may still write there after the deadline.
 void check_prepared(Silo& silo, std::vector<std::byte>& bytes, SiloCheck& check) {
-    const auto deadline = fabricshm::Clock::now() + kPatience;
+    const auto deadline = fabricshm::Clock::now() + kTimeout;
     const auto first = first_file_of(silo, deadline);
     if (!first.ok()) {
         check.problem = fabricshm::explanation_of(first.error());
@@ -76,7 +76,7 @@ SiloCheck check_silo(const SiloSpec& silo) {
         check.problem = fabricshm::explanation_of(opened.error());
         return check;
     }
-    const auto page = (*opened)->list("", "", kPage, fabricshm::Clock::now() + kPatience);
+    const auto page = (*opened)->list("", "", kPage, fabricshm::Clock::now() + kTimeout);
     if (!page.ok()) {
         check.problem = fabricshm::explanation_of(page.error());
         return check;
