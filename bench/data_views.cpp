@@ -1,6 +1,6 @@
-// How long does a reader of the data cache take for a file of 28 KiB that is in the pool: to view it,
-// to copy it, next to memcpy from a memfd that is mapped anyway and to open + pread + close of the
-// same file in the page cache? All in turn, some rounds; prints each round as JSON.
+// How long does a reader of the data cache take for a file of 28 KiB that is in the pool: to view
+// it, to copy it, next to memcpy from a memfd that is mapped anyway and to open + pread + close of
+// the same file in the page cache? All in turn, some rounds; prints each round as JSON.
 // bench/data_views.py starts the service and compares.
 
 #include <fabricshm/data.h>

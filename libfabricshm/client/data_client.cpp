@@ -10,7 +10,7 @@ namespace fabricshm {
 
 namespace {
 
-// Between two attempts while the service is away or begins anew.
+// Between two attempts while the service is away or begins again.
 constexpr Duration kFirstPause = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::milliseconds(50);
 
@@ -59,7 +59,7 @@ Result<const DataWay*> DataProcess::find_way(const DataWay* known, TimePoint dea
     FABRIC_TRY(DataArena arena, subscribe_(hello.arena, deadline));
     FABRIC_TRY(const DataTables tables, read_data_header(arena.base, arena.bytes));
     if (tables.generation != hello.generation) {
-        return explain({Errc::kBusy, 0, "map the data"}, "the data service has just begun anew");
+        return explain({Errc::kBusy, 0, "map the data"}, "the data service has just begun again");
     }
     const std::uint32_t number = 1 + pages_made_.fetch_add(1) % DataPage::kMaxNumber;
     auto page = std::make_unique<DataPage>(std::move(arena), number);

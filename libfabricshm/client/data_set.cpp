@@ -19,6 +19,14 @@ bool is_same(const DataEntry& one, const DataEntry& other) noexcept {
            std::equal(std::begin(one.version), std::end(one.version), std::begin(other.version));
 }
 
+bool is_same_order(const ListingView& one, const ListingView& other) noexcept {
+    if (one.size() != other.size()) return false;
+    for (std::uint64_t i = 0; i < one.size(); ++i) {
+        if (one.name(i) != other.name(i) || !is_same(one.entry(i), other.entry(i))) return false;
+    }
+    return true;
+}
+
 Error changed() {
     return {Errc::kChanged, 0, "read"};
 }
@@ -291,6 +299,7 @@ std::uint64_t DataSet::listing_in(const DataWay& way) const noexcept {
 }
 
 Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadline) {
+    constexpr const char* kStep = "announce a plan";
     DataProcess& process = client_->process();
     const DataWay* way = process.way();
     if (way == nullptr) {
@@ -301,12 +310,23 @@ Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadlin
         FABRIC_TRY_VOID(find_places(*way, deadline));
         way = process.way();
         request.listing = listing_in(*way);
-        if (request.listing == 0) return Error{Errc::kBusy, 0, "announce a plan"};
+        if (request.listing == 0) return Error{Errc::kBusy, 0, kStep};
     }
-    const auto answer = process.channel().call(proto::DataType::kPlan, proto::data_payload(request),
-                                               "announce a plan", deadline);
-    if (!answer.ok()) return answer.error();
-    return {};
+    const auto send = [&]() -> Result<void> {
+        const auto answer = process.channel().call(proto::DataType::kPlan,
+                                                   proto::data_payload(request), kStep, deadline);
+        return answer.ok() ? Result<void>() : Result<void>(answer.error());
+    };
+    auto sent = send();
+    if (sent.ok() || sent.error().code != Errc::kNotFound) return sent;
+    // The service has forgotten the listing: after a restart, or since there were many. A number of
+    // a plan has to mean the same file in the new one.
+    FABRIC_TRY(const Listing fresh, ask(*client_, path_, flags_, deadline));
+    if (!is_same_order(listing_.view, fresh.view)) {
+        return explain({Errc::kChanged, 0, kStep}, "files were added, removed or replaced");
+    }
+    request.listing = fresh.view.id();
+    return send();
 }
 
 }  // namespace fabricshm

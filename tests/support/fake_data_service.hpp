@@ -61,7 +61,7 @@ class FakeDataService {
     void die();
     /// With the tables that were there.
     void come_back();
-    /// With new tables in the same arena: the numbers of files begin anew, in another order.
+    /// With new tables in the same arena: the numbers of files begin again, in another order.
     void come_back_anew();
     /// With an arena of another generation; the one that was there is left as it is.
     void come_back_elsewhere();

@@ -239,6 +239,13 @@ TEST_SUITE("client.data_reads") {
         CHECK(reader.set->announce(plan, deadline_from_now(20s)).ok());
         CHECK(reader.service.last_plan().seed == 12);
         CHECK(reader.service.last_plan().listing == reader.set->listing().id());
+        // A service that has forgotten the listing makes another, if the files are the same.
+        reader.service.refuse_next(DataType::kPlan, Errc::kNotFound, "too old");
+        CHECK(reader.set->announce(plan, deadline_from_now(20s)).ok());
+        CHECK(reader.service.last_plan().listing == reader.set->listing().id() + 1);
+        reader.service.add("/set/0", 1);
+        reader.service.refuse_next(DataType::kPlan, Errc::kNotFound, "too old");
+        CHECK(reader.set->announce(plan, deadline_from_now(20s)).error().code == Errc::kChanged);
     }
 
     // The oracle: what is viewed is compared byte by byte, while lines leave and files change.
