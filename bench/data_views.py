@@ -59,7 +59,7 @@ def start_service(given, top, daemon, files, cache):
 
 
 def measure(given):
-    cache = 16 * 2**20 + 2 * given.files * (given.bytes + 4096)
+    cache = 32 * 2**20 + 2 * given.files * (given.bytes + 4096)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="fabric-views-") as top:
         files = os.path.join(top, "files")
         os.mkdir(files)

@@ -177,7 +177,7 @@ class Readme(unittest.TestCase):
         (texts / "deep/two").write_text("4\n")
         configuration = self.folder / "data.toml"
         configuration.write_text(
-            f'[cache]\nmemory = "24MiB"\n[[silo]]\nat = "/texts"\nfrom = "{texts}"\n')
+            f'[cache]\nmemory = "32MiB"\n[[silo]]\nat = "/texts"\nfrom = "{texts}"\n')
         sockets = {"FABRIC_DATA_SOCKET": str(self.folder / "data.sock")}
         with subprocess.Popen([str(program), "serve", "--config", str(configuration), "--socket",
                                sockets["FABRIC_DATA_SOCKET"]], env=self.environment, stderr=self.log) as service:
