@@ -245,7 +245,7 @@ void Publications::end_page(Arena& arena, std::uint64_t number) {
     empty(found->second.file);
     arena.published->pages.erase(found);
     if (--books_.pin_pages[uid] <= 0) books_.pin_pages.erase(uid);
-    // Release: the maker that sees it asks, and is told without the page.
+    // Release: the maker that sees it asks, and finds the page gone.
     auto* const header = header_of(arena);
     if (header != nullptr) header->changes.fetch_add(1, std::memory_order_release);
 }

@@ -22,6 +22,7 @@
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/moves.hpp"
+#include "fabricd/pool/pin_requests.hpp"
 #include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/publications.hpp"
 #include "fabricd/pool/quotas.hpp"
@@ -175,25 +176,6 @@ class Registry {
     /// pool's devices. None when the arena is not here.
     std::vector<int> descriptors(ArenaId arena, SessionId session = SessionId::kNone) const;
 
-    // ---- Published arenas ---------------------------------------------------------------------
-
-    /// Groups of the session's user besides its first one: by these it may be a reader.
-    void learn_groups(SessionId session, std::vector<std::uint32_t> groups);
-    /// See Publications.
-    Result<PinPageGrant> pin_page(SessionId session, const fabricshm::proto::PinPageRef& request);
-    Result<fabricshm::proto::PinPages> pin_pages(SessionId session,
-                                                 const fabricshm::proto::PinPages& request);
-    Result<void> adopt_pin_page(SessionId session, const fabricshm::proto::PinPageRef& request,
-                                fabricshm::Fd file);
-    /// Whether pages of a session that is over wait for the end of its process, and all such
-    /// sessions with their processes.
-    bool may_be_reading(SessionId session) const { return publications_.has_orphans(session); }
-    std::vector<std::pair<SessionId, std::int32_t>> may_be_reading() const {
-        return publications_.orphans();
-    }
-    /// That end has come.
-    void process_ended(SessionId session);
-
     // ---- Regions and tensors -----------------------------------------------------------------
 
     Result<fabricshm::proto::Region> create_region(SessionId session,
@@ -333,6 +315,10 @@ class Registry {
     int slice_left_;  // of Limits::freed_at_once, in this turn
     std::vector<Answer> answers_;
     std::vector<Answer> unwritten_;  // see answer_when_written()
+
+  public:
+    /// What concerns published arenas.
+    PinRequests pins;
 };
 
 }  // namespace fabricd

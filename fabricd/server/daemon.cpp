@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <future>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "fabricd/pool/arena_memory.hpp"
@@ -19,6 +18,7 @@
 #include "fabricd/server/journal_compactor.hpp"
 #include "fabricd/server/journal_schedule.hpp"
 #include "fabricd/server/lock_file.hpp"
+#include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -69,14 +69,6 @@ constexpr int kFewestConnections = 8;
 
 // Of a snapshot in one turn: less than a millisecond's work.
 constexpr int kLookedAtInOneTurn = 1024;
-
-// Whether a reader can be kept from writing: a device has one set of rights for all of it.
-std::string why_nothing_is_published(const PoolBackend& backend, const DaemonOptions& options) {
-    const bool is_dax = std::string_view(backend.kind()) == "dax";
-    if (!is_dax || options.dax_trust_users) return "";
-    return "a DAX pool publishes no arenas, since their readers could write there "
-           "(pool.dax_trust_users)";
-}
 
 }  // namespace
 
@@ -171,10 +163,11 @@ Daemon::Impl::~Impl() {
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
-                                            options.links ? &*options.links : nullptr, mover.get(),
-                                            backend->commits_whole(), backend->is_local(),
-                                            why_nothing_is_published(*backend, options)});
+        limits_of(options),
+        Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
+                        options.links ? &*options.links : nullptr, mover.get(),
+                        backend->commits_whole(), backend->is_local(),
+                        why_nothing_is_published(backend->kind(), options.dax_trust_users)});
 }
 
 Result<void> Daemon::Impl::open_state() {

@@ -210,7 +210,8 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span
     const bool is_page = proto::type_of(reply.header) == proto::Type::kPinPage;
     if (valid.ok() && succeeded && is_page && descriptors[0]) {
         // Before the caller wakes, as above.
-        keep_pin_page(reply.pin_page, std::move(descriptors[0]));
+        pin_files_->keep(reply.pin_page, reply.pin_page.session_id == identity_.id,
+                         std::move(descriptors[0]));
     }
     pending.reply = reply;
     pending.outcome = Pending::Outcome::kAnswered;
@@ -279,13 +280,12 @@ Result<void> Session::attach_again() {
     SessionIdentity identity;
     ArenaDescriptors arenas;
     OtherDescriptors others;
-    OwnPinPages pages;
+    const OwnPinPages pages = pin_files_->all_own();
     {
         const std::lock_guard lock(mutex_);
         identity = identity_;
         arenas = arenas_;
         others = other_devices_;
-        pages = own_pages_;
     }
     auto resumed = resume(identity, arenas, others, pages);
     const bool unknown = !resumed.ok() && (resumed.error().code == Errc::kNotFound ||
@@ -325,8 +325,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
         // Of a session that is gone: what was posted there means nothing to the new one.
         arenas_.clear();
         other_devices_.clear();
-        own_pages_.clear();
-        other_pages_.clear();
+        pin_files_->clear();
         outbox_.clear();
         closings_.clear();
     }
