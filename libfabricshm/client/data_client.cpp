@@ -107,6 +107,21 @@ Result<void> DataProcess::fetch(const DataWay& way, const DataWant& want, TimePo
     }
 }
 
+Result<void> DataProcess::announce(const void* owner, const std::string& plan, const char* step,
+                                   TimePoint deadline) {
+    FABRIC_TRY(DataChannel::Connection connection,
+               channel_.call_apart(proto::DataType::kPlan, plan, step, deadline));
+    // The one of before ends behind this one, so that what both keep is not let go in between.
+    const std::lock_guard lock(mutex_);
+    plans_[owner] = std::move(connection);
+    return {};
+}
+
+void DataProcess::end_plan(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    plans_.erase(owner);
+}
+
 DataPage* DataProcess::page_of(std::uint64_t handle) noexcept {
     const std::uint32_t number = DataPage::number_of(handle);
     const DataWay* const now = way();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
@@ -68,6 +69,12 @@ class DataProcess {
     std::size_t held() const noexcept;
     DataCounts counts() const noexcept;
 
+    /// Announces a plan, which stands in for the one that `owner` had announced before.
+    Result<void> announce(const void* owner, const std::string& plan, const char* step,
+                          TimePoint deadline);
+    /// What the owner had announced ends.
+    void end_plan(const void* owner) noexcept;
+
     DataChannel& channel() noexcept { return channel_; }
 
     /// For those that build something once which several threads want.
@@ -95,6 +102,7 @@ class DataProcess {
     mutable std::mutex mutex_;  // for moments; of what follows
     std::vector<std::unique_ptr<DataWay>> ways_;
     std::vector<std::unique_ptr<DataPage>> page_list_;
+    std::unordered_map<const void*, DataChannel::Connection> plans_;  // by owner
 };
 
 /// Thread-safe.

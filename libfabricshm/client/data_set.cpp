@@ -46,6 +46,7 @@ Error all_slots_used(bool is_view) {
 }  // namespace
 
 DataSet::~DataSet() {
+    client_->process().end_plan(this);
     const Places* places = places_.load(std::memory_order_acquire);
     while (places != nullptr) delete std::exchange(places, places->older);
 }
@@ -312,12 +313,7 @@ Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadlin
         request.listing = listing_in(*way);
         if (request.listing == 0) return Error{Errc::kBusy, 0, kStep};
     }
-    const auto send = [&]() -> Result<void> {
-        const auto answer = process.channel().call(proto::DataType::kPlan,
-                                                   proto::data_payload(request), kStep, deadline);
-        return answer.ok() ? Result<void>() : Result<void>(answer.error());
-    };
-    auto sent = send();
+    auto sent = process.announce(this, proto::data_payload(request), kStep, deadline);
     if (sent.ok() || sent.error().code != Errc::kNotFound) return sent;
     // The service has forgotten the listing: after a restart, or since there were many. A number of
     // a plan has to mean the same file in the new one.
@@ -326,7 +322,7 @@ Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadlin
         return explain({Errc::kChanged, 0, kStep}, "files were added, removed or replaced");
     }
     request.listing = fresh.view.id();
-    return send();
+    return process.announce(this, proto::data_payload(request), kStep, deadline);
 }
 
 }  // namespace fabricshm

@@ -87,6 +87,8 @@ class FakeDataService {
 
     int count(fabricshm::proto::DataType type) const;
     int connections() const;
+    /// Waits until there are as many; false after 30 s.
+    bool wait_for_connections(int count) const;
     /// Waits for so many; false after 30 s.
     bool wait_for(fabricshm::proto::DataType type, int count) const;
     fabricshm::proto::DataPlanRequest last_plan() const;
