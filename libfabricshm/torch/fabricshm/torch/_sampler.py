@@ -96,6 +96,8 @@ class FabricSampler(Sampler):
         self.plan = Plan(num_replicas)
         self._exchange = Exchange(part_of(exchange))
         self._length = len(dataset)
+        # Of fabricshm.data.Dataset: the order of each epoch is announced to the data service.
+        self._announce = getattr(dataset, "_fabricshm_plan", None)
         self._first = 0  # where the next iteration begins, after load_state_dict()
         self._done = 0  # steps finished in this epoch
         self._drawn = 0  # global batches cut in this epoch: a DataLoader draws ahead of the steps
@@ -123,6 +125,11 @@ class FabricSampler(Sampler):
         return self.counts(min(self._done, len(self) - 1))
 
     @property
+    def position(self):
+        """Samples of this epoch that come before what is drawn next, over all ranks."""
+        return min(self._drawn * self.batch_size, self._length)
+
+    @property
     def drawn(self):
         """Global batches of this epoch that were cut so far, the prefetched ones included."""
         return self._drawn
@@ -144,6 +151,8 @@ class FabricSampler(Sampler):
         self._done = self._drawn = first
         if first == 0:
             self.plan.restart()
+        if self._announce is not None:
+            self._announce(self)
         return self._batches(first, self._order())
 
     def _batches(self, first, order):
