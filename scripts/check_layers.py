@@ -21,6 +21,7 @@ LAYERS = {
     "libfabricshm/net": 6,
     "libfabricshm/client": 7,
     "libfabricshm/vgpu": 7,
+    "libfabricshm/preload": 0,
     "libfabricshm/python": 8,
     "libfabricshm/torch": 8,
     "emu": 8,

@@ -18,10 +18,6 @@ constexpr int kShareOfTime = 50;
 // However many readers hold a version that is no more.
 constexpr auto kMinPause = std::chrono::milliseconds(20);
 
-std::int64_t now_ns() {
-    return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-}
-
 // Whether the name still leads to this node.
 bool is_as_before(const MountListing& listing, const Node& child) {
     const auto index = listing.find(child.name);
@@ -80,7 +76,7 @@ void ChangeWatch::compare(const Node& folder) {
         if (is_as_before(**listing, child)) continue;
         if (!notifier_.entry_changed(folder.number, child.name).ok()) return;
     }
-    nodes_.set_listing(folder.number, folder.facts.stamp, now_ns());
+    nodes_.set_listing(folder.number, folder.facts.stamp, wall_clock_ns());
     const bool told = notifier_.folder_changed(folder.number).ok() && notifier_.flush().ok();
     if (told) nodes_.set_listing(folder.number, stamp, 0);
 }

@@ -23,8 +23,10 @@ inline constexpr std::size_t kMountSlots = 64;
 /// What the kernel demands of a read: its largest write, 1 MiB, and a page for the headers.
 inline constexpr Bytes kSlotBytes = fabricshm::kMiB + fabricshm::kPageBytes;
 inline constexpr std::size_t kInitBytes = 1024;
-/// A request that killed this many servers is answered with EIO.
-inline constexpr std::uint32_t kMaxReplays = 8;
+/// A request that servers die of, again and again, is answered with EIO. A crash during its replay
+/// counts for more than a SIGKILL, which need not have to do with it.
+inline constexpr std::uint32_t kMaxReplays = 60;
+inline constexpr std::uint32_t kReplaysOfCrash = 15;
 
 /// The first bytes of every request and reply, as linux/fuse.h has them.
 struct RequestHead {

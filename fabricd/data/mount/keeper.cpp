@@ -141,6 +141,16 @@ void MountKeeper::note_ready() {
     }
 }
 
+// Against requests whose replay had begun: one of them may be what servers die of.
+void MountKeeper::count_crash() const {
+    for (std::size_t slot = 0; slot < kMountSlots; ++slot) {
+        auto& replays = handover_.head().replays[slot];
+        // Relaxed: the server that counted here has ended.
+        const bool is_suspect = handover_.request(slot).unique != 0 && replays.load(std::memory_order_relaxed) != 0;
+        if (is_suspect) replays.fetch_add(kReplaysOfCrash, std::memory_order_relaxed);
+    }
+}
+
 // The code to end with, or nothing: another server is to be started.
 std::optional<int> MountKeeper::note_death(int status) {
     server_ = -1;
@@ -152,8 +162,12 @@ std::optional<int> MountKeeper::note_death(int status) {
     }
     if (ready == 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     const TimePoint now = Clock::now();
-    if (down_since_ == TimePoint{}) down_since_ = now;
-    if (ready == ready_before_) {
+    if (down_since_ == TimePoint{} || ready != ready_before_) down_since_ = now;
+    const bool was_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    if (!was_killed) count_crash();
+    if (ready != ready_before_) {
+        failures_ = 0;
+    } else {
         const Duration pause = kFirstPause * (1 << std::min(failures_++, 12U));
         next_start_ = now + std::min(pause, kLongestPause);
     }

@@ -43,6 +43,7 @@ class MountKeeper {
     [[noreturn]] void become_server() const;
     void note_ready();
     std::optional<int> note_death(int status);
+    void count_crash() const;
     fabricshm::Duration time_to_next_step() const;
     void refuse_requests() const;
     int end();

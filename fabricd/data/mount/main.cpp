@@ -126,16 +126,22 @@ int examine(const Words& words) {
     return std::fflush(stdout) == 0 && all_well ? 0 : kFailed;
 }
 
-// The programs lie next to each other.
 std::string own_program() {
     char path[4096];
     const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path - 1);
     return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : "fabric-mount";
 }
 
+// Next to this program where it was built, in libexec where it is installed.
+std::string keeper_program(const std::string& self) {
+    const std::string folder = self.substr(0, self.rfind('/') + 1);
+    const std::string built = folder + "fabric-mount-keeper";
+    return ::access(built.c_str(), X_OK) == 0 ? built : folder + FABRIC_KEEPER_FROM_BIN;
+}
+
 std::vector<std::string> keeper_words(const Words& words, int argc, char** argv, int ready) {
     const std::string self = own_program();
-    std::vector<std::string> run{self.substr(0, self.rfind('/') + 1) + "fabric-mount-keeper"};
+    std::vector<std::string> run{keeper_program(self)};
     if (words.allow_other) run.emplace_back("--allow-other");
     if (!words.user.empty()) run.insert(run.end(), {"--user", words.user});
     if (ready >= 0) run.insert(run.end(), {"--ready-fd", std::to_string(ready), "--syslog"});

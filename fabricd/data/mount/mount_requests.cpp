@@ -82,12 +82,18 @@ fuse_entry_param parameters_of(const MountRequests& server, const Node& node) {
     return parameters;
 }
 
+// A folder has the time at which it was first looked up, and later those of its changes.
+Result<Node> take(MountRequests& server, NodeNumber parent, MountEntry& entry) {
+    if (entry.facts.is_folder) entry.facts.mtime_ns = wall_clock_ns();
+    return server.nodes.take(parent, entry.name, entry.facts);
+}
+
 Result<Node> look_up(MountRequests& server, NodeNumber parent, const char* name) {
     FABRIC_TRY(const auto listing, server.listings.of(parent, deadline_of(server)));
     const auto index = listing->find(name);
     if (!index) return Error{Errc::kNotFound, 0, "look up"};
-    FABRIC_TRY(const MountEntry entry, listing->entry(*index));
-    return server.nodes.take(parent, name, entry.facts);
+    FABRIC_TRY(MountEntry entry, listing->entry(*index));
+    return take(server, parent, entry);
 }
 
 void do_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
@@ -225,15 +231,14 @@ Result<void> fill(FolderReply& reply, const Node& folder, const MountListing& li
         std::upper_bound(steps.begin(), steps.end(), std::max<std::uint64_t>(cookie, 2),
                          [](std::uint64_t at, const WalkStep& one) { return at < one.cookie; });
     for (; step != steps.end(); ++step) {
-        FABRIC_TRY(const MountEntry entry, listing.entry(step->index));
+        FABRIC_TRY(MountEntry entry, listing.entry(step->index));
         const std::uint64_t inode = inode_number(folder.inode, entry.name, entry.facts);
         if (!reply.with_nodes) {
             if (!reply.add(entry.name.c_str(), entry.facts, inode, step->cookie, nullptr))
                 return {};
             continue;
         }
-        FABRIC_TRY(const Node node,
-                   reply.server.nodes.take(folder.number, entry.name, entry.facts));
+        FABRIC_TRY(const Node node, take(reply.server, folder.number, entry));
         if (!reply.add(entry.name.c_str(), entry.facts, inode, step->cookie, &node)) {
             reply.server.nodes.release(node.number, 1);
             return {};

@@ -141,8 +141,8 @@ void MountServer::Impl::answer_leftover(std::size_t slot) {
     // Relaxed: counted by one server after the other.
     if (replays.fetch_add(1, std::memory_order_relaxed) >= kMaxReplays) {
         fabricshm::log(fabricshm::LogLevel::kError,
-                       "fabric-mount: %u servers died of a request (kind %u, node %llu): an error",
-                       kMaxReplays, copy.opcode, static_cast<unsigned long long>(copy.node));
+                       "fabric-mount: servers died of a request (kind %u, node %llu): an error",
+                       copy.opcode, static_cast<unsigned long long>(copy.node));
         reply_error(fuse, copy.unique, EIO);
         mark_answered(head);
     } else {
@@ -196,7 +196,6 @@ Result<void> MountServer::run() {
     watch.start();
     // Release: whoever sees the count has a server whose threads are there.
     impl_->handover.head().servers.fetch_add(1, std::memory_order_release);
-    FAULT_POINT("mount.ready");
     // A server of more threads may have left requests in slots that this one does not serve.
     for (std::size_t slot = impl_->options.threads; slot < kMountSlots; ++slot) {
         impl_->answer_leftover(slot);

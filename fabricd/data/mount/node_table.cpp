@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <new>
 
@@ -60,6 +61,10 @@ void order() {
 
 }  // namespace
 
+std::int64_t wall_clock_ns() noexcept {
+    return std::chrono::system_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+
 // splitmix64's finalizer.
 std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) noexcept {
     std::uint64_t mixed = hash ^ (value + 0x9e3779b97f4a7c15U + (hash << 6) + (hash >> 2));
@@ -97,6 +102,7 @@ NodeTable::NodeTable(std::span<std::byte> bytes)
     root.units = 1;
     root.is_folder = 1;
     root.inode = kRootNode;
+    root.mtime_ns = wall_clock_ns();
     root.references = 1;  // never freed
     order();
     head_->cursor = kRootNode + 1;

@@ -99,6 +99,9 @@ class NodeTable {
 std::uint64_t inode_number(std::uint64_t parent, std::string_view name,
                            const NodeFacts& facts) noexcept;
 
+/// Since 1970.
+std::int64_t wall_clock_ns() noexcept;
+
 /// Mixes `value` into `hash`; for names and versions, not against an adversary.
 std::uint64_t mix_hash(std::uint64_t hash, std::uint64_t value) noexcept;
 std::uint64_t mix_hash(std::uint64_t hash, std::string_view bytes) noexcept;
