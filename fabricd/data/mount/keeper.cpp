@@ -146,7 +146,8 @@ void MountKeeper::count_crash() const {
     for (std::size_t slot = 0; slot < kMountSlots; ++slot) {
         auto& replays = handover_.head().replays[slot];
         // Relaxed: the server that counted here has ended.
-        const bool is_suspect = handover_.request(slot).unique != 0 && replays.load(std::memory_order_relaxed) != 0;
+        const bool is_suspect =
+            handover_.request(slot).unique != 0 && replays.load(std::memory_order_relaxed) != 0;
         if (is_suspect) replays.fetch_add(kReplaysOfCrash, std::memory_order_relaxed);
     }
 }

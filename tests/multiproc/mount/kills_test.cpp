@@ -210,8 +210,9 @@ TEST_SUITE("mount.kills") {
         if (!can_mount()) return;
         const TemporaryDirectory from("/dev/shm");
         make_files(from);
-        Mounted mounted(from.path(), {},
-                        {{"FABRIC_FAULT", "mount.read:kill:30;" + std::string("mount.replaying") + ":exit:1"}});
+        Mounted mounted(
+            from.path(), {},
+            {{"FABRIC_FAULT", "mount.read:kill:30;" + std::string("mount.replaying") + ":exit:1"}});
         REQUIRE(mounted.is_mounted());
         int failed = 0;
         int right = 0;
