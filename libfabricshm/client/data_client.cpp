@@ -31,10 +31,8 @@ DataProcess::DataProcess(const DataOptions& options, std::atomic<std::uint32_t>&
       pages_made_(pages) {}
 
 Result<const DataWay*> DataProcess::renew(const DataWay* known, TimePoint deadline) {
-    std::unique_lock lock(renewing_, std::defer_lock);
-    if (!lock.try_lock_until(deadline)) {
-        return Error{Errc::kTimeout, 0, "wait for the data service"};
-    }
+    const Turnstile::Turn turn = renewing_.enter(deadline);
+    if (!turn) return Error{Errc::kTimeout, 0, "wait for the data service"};
     if (way() != known) return way();  // another thread did it
     for (Duration pause = kFirstPause;;) {
         auto found = find_way(known, deadline);
@@ -50,7 +48,7 @@ Result<const DataWay*> DataProcess::renew(const DataWay* known, TimePoint deadli
 Result<const DataWay*> DataProcess::find_way(const DataWay* known, TimePoint deadline) {
     const std::uint64_t breaks = channel_.breaks();
     FABRIC_TRY(const proto::DataHelloReply hello, channel_.greet(deadline));
-    if (known != nullptr) {
+    if (known != nullptr && known->page->is_held()) {
         const auto tables = known->page->read_tables();
         if (tables.ok() && tables->generation == hello.generation) {
             breaks_seen_.store(breaks, std::memory_order_relaxed);
@@ -99,8 +97,8 @@ Result<void> DataProcess::fetch(const DataWay& way, const DataWant& want, TimePo
         // tables are others. So it is when what was asked for is unknown there.
         const bool is_unknown = !answer.ok() && (answer.error().code == Errc::kNotFound ||
                                                  answer.error().code == Errc::kInvalid);
-        const bool may_differ =
-            channel_.breaks() != breaks_seen_.load(std::memory_order_relaxed) || is_unknown;
+        const bool may_differ = channel_.breaks() != breaks_seen_.load(std::memory_order_relaxed) ||
+                                is_unknown || !way.page->is_held();
         if (!may_differ) return answer.ok() ? Result<void>() : Result<void>(answer.error());
         const std::string reason = answer.ok() ? "" : explanation_of(answer.error());
         FABRIC_TRY(const DataWay* const now, renew(&way, deadline));

@@ -1,35 +1,18 @@
 #include "libfabricshm/client/data_set.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/sealed_file.hpp"
 
 namespace fabricshm {
 
 namespace {
 
 constexpr Duration kPause = std::chrono::milliseconds(2);
-
-// What is mapped can neither change nor shrink from now on: it is checked once.
-Result<Bytes> sealed_size(const Fd& file) {
-    constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_WRITE;
-    const int seals = ::fcntl(file.get(), F_GET_SEALS);
-    struct stat status {};
-    const bool is_sealed = seals >= 0 && (seals & kSeals) == kSeals;
-    if (!is_sealed || ::fstat(file.get(), &status) != 0 || status.st_size <= 0 ||
-        static_cast<Bytes>(status.st_size) > kListingBytesMax) {
-        return Error{Errc::kCorrupt, 0, "map listing"};
-    }
-    return static_cast<Bytes>(status.st_size);
-}
 
 bool is_same(const DataEntry& one, const DataEntry& other) noexcept {
     return one.bytes == other.bytes && one.flags == other.flags &&
@@ -100,12 +83,10 @@ Result<DataSet::Listing> DataSet::ask(DataClient& client, const std::string& pat
 Result<DataSet::Listing> DataSet::take(const DataChannel::Answer& answer, const DataWay& way) {
     const auto reply = proto::data_fixed<proto::DataListReply>(answer.payload);
     if (!reply || !answer.descriptor) return Error{Errc::kCorrupt, 0, "list"};
-    FABRIC_TRY(const Bytes bytes, sealed_size(answer.descriptor));
-    MapOptions options;
-    options.writable = false;
     Listing listing;
-    FABRIC_TRY(listing.mapping, Mapping::map(answer.descriptor, 0, bytes, options));
-    const std::span<const std::byte> content(listing.mapping.data(), bytes);
+    // It can neither change nor shrink from now on: checked once.
+    FABRIC_TRY(listing.mapping, map_sealed_file(answer.descriptor, kListingBytesMax));
+    const std::span<const std::byte> content(listing.mapping.data(), listing.mapping.size());
     DataListing header{};
     if (content.size() < sizeof header) return Error{Errc::kCorrupt, 0, "list"};
     std::memcpy(&header, content.data(), sizeof header);
@@ -270,10 +251,8 @@ Result<Bytes> DataSet::read(std::uint64_t index, Bytes offset, std::span<std::by
 // The service has tables that the listing does not speak of: it lists the path once more, and the
 // files that have the same version are found there by their names.
 Result<void> DataSet::find_places(const DataWay& way, TimePoint deadline) {
-    std::unique_lock lock(client_->process().building(), std::defer_lock);
-    if (!lock.try_lock_until(deadline)) {
-        return Error{Errc::kTimeout, 0, "wait for a listing"};
-    }
+    const Turnstile::Turn turn = client_->process().building().enter(deadline);
+    if (!turn) return Error{Errc::kTimeout, 0, "wait for a listing"};
     const Places* const newest = places_.load(std::memory_order_acquire);
     if (newest != nullptr && newest->generation == way.tables.generation) return {};
     auto fresh = ask(*client_, path_, flags_, deadline);

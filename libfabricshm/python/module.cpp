@@ -10,6 +10,7 @@
 #include "kernels/optimise.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
+#include "libfabricshm/python/data.hpp"
 #include "libfabricshm/python/dlpack.hpp"
 #include "libfabricshm/python/errors.hpp"
 #include "libfabricshm/python/group.hpp"
@@ -379,4 +380,5 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_group(module);
     bind_parameters(module);
     bind_snapshots(module);
+    bind_data(module);
 }

@@ -87,6 +87,8 @@ class FabricSampler(Sampler):
         self.epoch = 0
         self.plan = Plan(num_replicas)
         self._length = len(dataset)
+        # Of fabricshm.data.Dataset: the order of each epoch is announced to the data service.
+        self._announce = getattr(dataset, "_fabricshm_plan", None)
         self._first = 0  # where the next iteration begins, after load_state_dict()
         self._done = 0  # steps finished in this epoch
         self._drawn = 0  # global batches cut in this epoch: a DataLoader draws ahead of the steps
@@ -114,6 +116,11 @@ class FabricSampler(Sampler):
         return self.counts(min(self._done, len(self) - 1))
 
     @property
+    def position(self):
+        """Samples of this epoch that come before what is drawn next, over all ranks."""
+        return min(self._drawn * self.batch_size, self._length)
+
+    @property
     def drawn(self):
         """Global batches of this epoch that were cut so far, the prefetched ones included."""
         return self._drawn
@@ -135,6 +142,8 @@ class FabricSampler(Sampler):
         self._done = self._drawn = first
         if first == 0:
             self.plan.restart()
+        if self._announce is not None:
+            self._announce(self)
         return self._batches(first, self._order())
 
     def _batches(self, first, order):
