@@ -1,7 +1,7 @@
 // libfabricshm-isatty.so, to be preloaded: a regular file is no terminal.
 //
 // Python asks isatty() of each file that it opens, and the kernel asks the server of a FUSE mount,
-// each time anew: half of the time of reading a small file. What a file is the kernel knows by
+// each time again: half of the time of reading a small file. What a file is the kernel knows by
 // itself. Everything else is asked as before.
 
 #include <errno.h>

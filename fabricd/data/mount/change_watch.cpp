@@ -30,12 +30,12 @@ bool is_as_before(const MountListing& listing, const Node& child) {
 }  // namespace
 
 ChangeWatch::ChangeWatch(NodeTable& nodes, Listings& listings, const Notifier& notifier,
-                         Duration refresh, Duration patience)
+                         Duration refresh, Duration timeout)
     : nodes_(nodes),
       listings_(listings),
       notifier_(notifier),
       refresh_(refresh),
-      patience_(patience) {}
+      timeout_(timeout) {}
 
 ChangeWatch::~ChangeWatch() {
     {
@@ -61,7 +61,7 @@ void ChangeWatch::prompt() noexcept {
 // The stamp is the last to be stored: a server that dies before it leaves the work to the next one,
 // which says some of it once more.
 void ChangeWatch::compare(const Node& folder) {
-    const auto deadline = fabricshm::deadline_after(Clock::now(), patience_);
+    const auto deadline = fabricshm::deadline_after(Clock::now(), timeout_);
     auto listing = listings_.read_again(folder.number, deadline);
     if (!listing.ok()) {
         // A source that does not answer has changed nothing. One that says there is no such folder

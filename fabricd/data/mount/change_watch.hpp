@@ -15,7 +15,7 @@ namespace fabricd {
 class ChangeWatch {
   public:
     ChangeWatch(NodeTable& nodes, Listings& listings, const Notifier& notifier,
-                fabricshm::Duration refresh, fabricshm::Duration patience);
+                fabricshm::Duration refresh, fabricshm::Duration timeout);
     ~ChangeWatch();
 
     /// Soon, and not at the next turn: a version was asked for that is no more. Any thread.
@@ -33,7 +33,7 @@ class ChangeWatch {
     Listings& listings_;
     const Notifier& notifier_;
     const fabricshm::Duration refresh_;
-    const fabricshm::Duration patience_;
+    const fabricshm::Duration timeout_;
     std::mutex lock_;
     std::condition_variable wake_;
     bool prompted_ = false;

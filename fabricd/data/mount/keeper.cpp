@@ -133,7 +133,7 @@ void MountKeeper::note_ready() {
     notify_systemd("READY=1", 1s);
     log(LogLevel::kInfo, "fabric-mount: %s is mounted", options_.mount_point.c_str());
     if (options_.ready >= 0) {
-        // Whoever started it may wait for the end of what it prints.
+        // The process that started it may wait for the end of what it prints.
         const Fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
         ::dup2(nothing.get(), STDERR_FILENO);
         [[maybe_unused]] const auto written = ::write(options_.ready, "!", 1);
@@ -253,7 +253,7 @@ int MountKeeper::run() {
             }
         }
         const bool is_long =
-            down_since_ != TimePoint{} && Clock::now() - down_since_ > options_.patience;
+            down_since_ != TimePoint{} && Clock::now() - down_since_ > options_.timeout;
         if (is_long && server_ < 0) refuse_requests();
     }
 }

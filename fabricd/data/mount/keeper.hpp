@@ -25,7 +25,7 @@ struct KeeperOptions {
     bool allow_other = false;
     std::string user;  // that the server runs as; "": this one
     int ready = -1;    // a descriptor that gets a byte when the first server is ready
-    fabricshm::Duration patience = std::chrono::seconds(30);  // then requests get errors
+    fabricshm::Duration timeout = std::chrono::seconds(30);  // then requests get errors
 };
 
 class MountKeeper {

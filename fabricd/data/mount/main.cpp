@@ -39,7 +39,7 @@ struct Words {
     std::string path = "/";
     std::string socket;
     std::string user;
-    std::string patience = "30s";
+    std::string timeout = "30s";
     std::string refresh = "1s";
     std::string mask = "0";
     std::string from_folder;
@@ -62,8 +62,8 @@ void write_syslog(fabricshm::LogLevel level, const char* line) {
 }
 
 std::optional<std::string> read_options(const Words& words, fabricd::MountOptions& options) {
-    const auto patience = fabricshm::parse_duration(words.patience);
-    if (!patience.ok()) return "--patience: '" + words.patience + "' is no time, as 30s";
+    const auto timeout = fabricshm::parse_duration(words.timeout);
+    if (!timeout.ok()) return "--timeout: '" + words.timeout + "' is no time, as 30s";
     const auto refresh = fabricshm::parse_duration(words.refresh);
     if (!refresh.ok()) return "--refresh: '" + words.refresh + "' is no time, as 1s";
     char* end = nullptr;
@@ -75,7 +75,7 @@ std::optional<std::string> read_options(const Words& words, fabricd::MountOption
         return "--threads takes 1 to " + std::to_string(fabricd::kMountSlots);
     }
     if (words.path.empty() || words.path[0] != '/') return "--path begins with a '/'";
-    options.patience = *patience;
+    options.timeout = *timeout;
     options.refresh = *refresh;
     options.mask = static_cast<unsigned>(mask);
     options.threads = words.threads;
@@ -199,7 +199,7 @@ void describe(CLI::App& app, Words& words) {
         ->type_name("OCTAL");
     app.add_option("--threads", words.threads, "Requests worked on at once, 1 to 64 (default 16)")
         ->type_name("N");
-    app.add_option("--patience", words.patience,
+    app.add_option("--timeout", words.timeout,
                    "With a silo that does not answer, before reads fail (default 30s)")
         ->type_name("TIME");
     app.add_option("--refresh", words.refresh, "How often folders are read again (default 1s)")

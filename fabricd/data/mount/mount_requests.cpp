@@ -20,7 +20,7 @@ using fabricshm::Error;
 namespace {
 
 // An inode is one version, so its attributes never change; a name may lead to another inode, and
-// the kernel is told so. The limit is for what it was not told.
+// the kernel is notified. The limit is for notices that were lost.
 constexpr double kAttributeSeconds = 86'400;
 constexpr double kEntrySeconds = 600;
 constexpr std::size_t kMaxRead = fabricshm::kMiB;
@@ -30,7 +30,7 @@ MountRequests& server_of(fuse_req_t request) {
 }
 
 TimePoint deadline_of(const MountRequests& server) {
-    return fabricshm::deadline_after(Clock::now(), server.options.patience);
+    return fabricshm::deadline_after(Clock::now(), server.options.timeout);
 }
 
 // What people have to hear of: a source that fails, at most once a second.
@@ -317,7 +317,7 @@ int errno_of(Errc code) noexcept {
     }
 }
 
-// What is not here the kernel is told once that there is not: writing, locks, attributes of other
+// What is not here is reported to the kernel as missing, once: writing, locks, attributes of other
 // kinds.
 const fuse_lowlevel_ops& mount_operations() noexcept {
     static const fuse_lowlevel_ops kOperations = [] {

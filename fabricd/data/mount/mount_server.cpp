@@ -186,7 +186,7 @@ Result<std::unique_ptr<MountServer>> MountServer::make(Fd fuse, Handover handove
 Result<void> MountServer::run() {
     FABRIC_TRY(const Notifier notifier, Notifier::start(impl_->session));
     ChangeWatch watch(impl_->nodes, impl_->listings, notifier, impl_->options.refresh,
-                      impl_->options.patience);
+                      impl_->options.timeout);
     impl_->requests.watch = &watch;
     impl_->requests.changed = [](void* of) { static_cast<ChangeWatch*>(of)->prompt(); };
     std::vector<std::thread> threads;
@@ -194,7 +194,7 @@ Result<void> MountServer::run() {
         threads.emplace_back([this, slot] { impl_->serve(slot); });
     }
     watch.start();
-    // Release: whoever sees the count has a server whose threads are there.
+    // Release: with the count comes that the threads are there.
     impl_->handover.head().servers.fetch_add(1, std::memory_order_release);
     // A server of more threads may have left requests in slots that this one does not serve.
     for (std::size_t slot = impl_->options.threads; slot < kMountSlots; ++slot) {

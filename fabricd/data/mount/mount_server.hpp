@@ -15,8 +15,8 @@ namespace fabricd {
 
 struct MountOptions {
     unsigned threads = 16;  // requests that are worked on at once; kMountSlots at most
-    fabricshm::Duration patience = std::chrono::seconds(30);  // with a source that does not answer
-    fabricshm::Duration refresh = std::chrono::seconds(1);    // how often folders are read again
+    fabricshm::Duration timeout = std::chrono::seconds(30);  // with a source that does not answer
+    fabricshm::Duration refresh = std::chrono::seconds(1);   // how often folders are read again
     unsigned mask = 0;          // permissions that files and folders do not have
     bool answers_open = false;  // for bench/mount_files: as file systems with keep_cache do
 };

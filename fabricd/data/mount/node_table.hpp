@@ -60,7 +60,7 @@ class NodeTable {
     /// The node of this version of `parent`'s entry, made when there is none, with one reference
     /// more. kNoMemory: the table is full. kNotFound: there is no such parent.
     Result<Node> take(NodeNumber parent, std::string_view name, const NodeFacts& facts);
-    /// Takes back references of the kernel; the last one frees the node.
+    /// Returns references of the kernel; the last one frees the node.
     void release(NodeNumber node, std::uint64_t references) noexcept;
 
     /// kNotFound: no node has this number, which the kernel should not ask for.

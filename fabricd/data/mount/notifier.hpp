@@ -1,4 +1,4 @@
-// Notifier: tells the kernel which names lead to other files now.
+// Notifier: notifies the kernel of names that lead to other files now.
 //
 // A process of its own. To drop a name the kernel takes its folder's lock, which a reader may hold
 // that waits for an answer of ours: a thread of the server that waits for it there can't end when

@@ -199,7 +199,7 @@ TEST_SUITE("mount.files") {
         CHECK(bytes_of("/proc/self/mountinfo").find(folder.file("at")) == std::string::npos);
         CHECK(mount({folder.file("nowhere"), "--from-folder", folder.path()}).code == 1);
         CHECK(mount({folder.file("at"), "--threads", "0"}).code == 2);
-        CHECK(mount({folder.file("at"), "--patience", "soon"}).code == 2);
+        CHECK(mount({folder.file("at"), "--timeout", "soon"}).code == 2);
         CHECK(mount({folder.file("at"), "--path", "images"}).code == 2);
         CHECK(mount({}).code == 2);
         CHECK(mount({folder.file("at"), "--none"}).code == 2);
