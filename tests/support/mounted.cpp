@@ -63,7 +63,8 @@ Mounted::~Mounted() {
 }
 
 void Mounted::start() {
-    std::vector<std::string> all{FABRIC_MOUNT_PATH, path_, "--foreground", "--from-folder", from_};
+    std::vector<std::string> all{FABRIC_MOUNT_PATH, path_, "--foreground"};
+    if (!from_.empty()) all.insert(all.end(), {"--from-folder", from_});
     all.insert(all.end(), words_.begin(), words_.end());
     keeper_ = ::fork();
     if (keeper_ == 0) {

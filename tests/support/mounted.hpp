@@ -16,7 +16,8 @@ namespace test_support {
 /// Whether this process can mount at all. "": it can; else why not.
 std::string why_no_mount();
 
-/// fabric-mount --foreground of a plain folder, at a place of its own. Ended when it goes.
+/// fabric-mount --foreground at a place of its own, of a plain folder, or with `from` "" of what
+/// the words say. Ended when it goes.
 class Mounted {
   public:
     /// Returns when it is mounted or has ended. `words` are added to the command line.

@@ -152,9 +152,12 @@ TEST_SUITE("mount.kills") {
             readers.emplace_back([&, i] { return read_on(mounted.path(), 11U + i, seen); });
         }
         std::mt19937_64 random(3);
+        // Fewer where the processor is emulated.
+        const char* const fewer = std::getenv("FABRIC_TEST_KILLS");
+        const int wanted = fewer != nullptr ? std::atoi(fewer) : 45;
         int kills = 0;
         const auto until = Clock::now() + 60s;
-        while (kills < 45 && Clock::now() < until) {
+        while (kills < wanted && Clock::now() < until) {
             ::poll(nullptr, 0, 100 + static_cast<int>(random() % 250));
             if (kills % 4 == 0) drop_kernel_names();
             kills += mounted.kill_server() ? 1 : 0;
@@ -165,8 +168,8 @@ TEST_SUITE("mount.kills") {
                     static_cast<unsigned long long>(seen.reads),
                     static_cast<double>(seen.longest_ns) * 1e-6,
                     static_cast<unsigned long long>(seen.slow));
-        CHECK(kills >= 40);
-        CHECK(seen.reads > 1000);
+        CHECK(kills == wanted);
+        CHECK(seen.reads > 10 * static_cast<std::uint64_t>(wanted));
         CHECK(seen.wrong == 0);
         CHECK_MESSAGE(seen.errors == 0, "errno ", seen.last_error.load());
         // What it may take under any load; benchmarks say what it takes.
@@ -240,10 +243,11 @@ TEST_SUITE("mount.kills") {
         mounted.kill_keeper();
         struct stat status {};
         const auto until = Clock::now() + 10s;
-        while (::stat((mounted.path() + "/a").c_str(), &status) == 0 && Clock::now() < until) {
-            ::poll(nullptr, 0, 1);
-        }
-        CHECK(errno == ENOTCONN);
+        const auto error = [&] {
+            return ::stat((mounted.path() + "/a").c_str(), &status) == 0 ? 0 : errno;
+        };
+        while (error() != ENOTCONN && Clock::now() < until) ::poll(nullptr, 0, 1);
+        CHECK(error() == ENOTCONN);
         mounted.start_again();
         CHECK(::stat((mounted.path() + "/a").c_str(), &status) == 0);
         CHECK(status.st_size == 4);
