@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -201,7 +202,8 @@ Result<void> MountServer::run() {
         impl_->answer_leftover(slot);
     }
     for (auto& thread : threads) thread.join();
-    return {};
+    // Without the destructors: the watch may be waiting for the source, and the mount is no more.
+    std::_Exit(0);
 }
 
 }  // namespace fabricd

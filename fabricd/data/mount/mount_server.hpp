@@ -29,7 +29,8 @@ class MountServer {
                                                      const MountOptions& options);
     ~MountServer();
 
-    /// Serves until the mount is no more. Call before this process has other threads: it forks.
+    /// Serves until the mount is no more, and then ends the process with 0. Returns only when it
+    /// could not begin. Call before this process has other threads: it forks.
     Result<void> run();
 
   private:

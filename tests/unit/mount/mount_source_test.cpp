@@ -2,11 +2,12 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <set>
 
 #include "fabricd/data/mount/handover.hpp"
 #include "fabricd/data/mount/listings.hpp"
+#include "fabricd/data/mount/mount_requests.hpp"
 
 using namespace fabricd;
 using fabricshm::Errc;
@@ -76,6 +77,15 @@ TEST_SUITE("mount.mount_source") {
         for (const WalkStep& step : first.walk()) {
             CHECK(step.cookie >= kFirstCookie);
             CHECK(step.cookie < std::uint64_t{1} << 63);
+        }
+    }
+
+    TEST_CASE("a reader of the mount gets the errno that fits") {
+        CHECK(errno_of(Errc::kNotFound) == ENOENT);
+        CHECK(errno_of(Errc::kDenied) == EACCES);
+        CHECK(errno_of(Errc::kChanged) == ESTALE);
+        for (const Errc away : {Errc::kTimeout, Errc::kDaemon, Errc::kSystem, Errc::kCorrupt}) {
+            CHECK(errno_of(away) == EIO);
         }
     }
 
