@@ -36,6 +36,7 @@ namespace {
 constexpr Duration kBetweenStarts = 20ms;  // of servers that had been ready
 constexpr Duration kFirstPause = 10ms;     // behind one that had not; doubles
 constexpr Duration kLongestPause = 5s;
+constexpr Duration kLongestPauseKilled = 100ms;  // SIGKILL says nothing of the server
 constexpr Duration kInitWait = 10s;
 constexpr Duration kEndWait = 3s;
 
@@ -170,7 +171,7 @@ std::optional<int> MountKeeper::note_death(int status) {
         failures_ = 0;
     } else {
         const Duration pause = kFirstPause * (1 << std::min(failures_++, 12U));
-        next_start_ = now + std::min(pause, kLongestPause);
+        next_start_ = now + std::min(pause, was_killed ? kLongestPauseKilled : kLongestPause);
     }
     char how[32];
     std::snprintf(how, sizeof how, WIFSIGNALED(status) ? "signal %d" : "exit code %d",
