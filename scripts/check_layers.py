@@ -21,6 +21,7 @@ LAYERS = {
     "libfabricshm/net": 6,
     "libfabricshm/client": 7,
     "libfabricshm/vgpu": 7,
+    "libfabricshm/preload": 0,
     "libfabricshm/python": 8,
     "libfabricshm/torch": 8,
     "emu": 8,
@@ -45,6 +46,7 @@ LAYERS = {
     "fabricd/bridge": 17,
     "fabricd/data/serve": 16,  # above the event loop; a client of the daemon
     "fabricd/data/program": 17,
+    "fabricd/data/mount": 17,
     "fabricd/ctl": 17,
     "fabricd/slurm": 17,
     "tests": 19,  # also of what bench/ is made of
@@ -76,10 +78,11 @@ LIBRARIES = {
     r"rdma/": {"libfabricshm/net"},
     r"curl/|pugixml\.hpp": {"fabricd/data"},
     r"turbojpeg\.h|sentencepiece_processor\.h": {"fabricd/data/prep"},
+    r"fuse3/": {"fabricd/data/mount"},
     r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
-    r"CLI/": {"fabricd/config", "fabricd/ctl", "fabricd/data/program", "emu", "emu/sim", "bench"},
+    r"CLI/": {"fabricd/config", "fabricd/ctl", "fabricd/data/program", "fabricd/data/mount", "emu", "emu/sim", "bench"},
     r"nlohmann/": {"fabricd/ctl", "fabricd/data/serve", "fabricd/data/program", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},

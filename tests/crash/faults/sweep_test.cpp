@@ -367,6 +367,12 @@ constexpr Elsewhere kElsewhere[] = {
     {"hosts.shrink.exchanged", "/tests/net/sweep_test.cpp"},
     {"hosts.shrink.joined", "/tests/net/sweep_test.cpp"},
     {"hosts.shrink.sent", "/tests/net/sweep_test.cpp"},
+    // Servers of the mount.
+    {"mount.answered", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.answering", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.marked", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.read", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.replaying", "/tests/multiproc/mount/kills_test.cpp"},
     // The job's journal stays short.
     {"journal.compact.after", "/tests/crash/pool/daemon_killed_test.cpp"},
     {"journal.compact.before", "/tests/crash/pool/daemon_killed_test.cpp"},
