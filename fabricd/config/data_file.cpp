@@ -22,6 +22,9 @@ constexpr std::size_t kSilosMax = 256;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
 constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
+// Sixteen slots of 4 MiB.
+constexpr Bytes kLeastSpill = 64 * fabricshm::kMiB;
+constexpr Bytes kMostSpill = Bytes{1} << 47;
 constexpr std::uintmax_t kMostText = 1 << 20;
 
 // Each reader takes one value and says what it wanted when the value is not that; "": it was right.
@@ -38,6 +41,39 @@ std::string read_memory(const toml::node& value, DataSpec& spec) {
         return "a size as \"8GiB\", 32 MiB to 128 TiB";
     }
     spec.memory = *bytes;
+    return "";
+}
+
+std::string read_spill_bytes(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
+    if (!bytes.ok() || *bytes < kLeastSpill || *bytes > kMostSpill) {
+        return "a size as \"200GiB\", 64 MiB to 128 TiB";
+    }
+    spec.spill_bytes = *bytes;
+    return "";
+}
+
+bool is_folder_path(const std::string& path) {
+    return !path.empty() && path.front() == '/' && path == printable(path);
+}
+
+std::string read_spill(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    if (text == nullptr || (!text->get().empty() && !is_folder_path(text->get()))) {
+        return "a folder of a local disk, as \"/var/cache/fabricd\", or \"\"";
+    }
+    spec.spill = text->get();
+    spec.spill_line = static_cast<int>(value.source().begin.line);
+    return "";
+}
+
+std::string read_state(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    if (text == nullptr || !is_folder_path(text->get())) {
+        return "a folder, as \"/var/lib/fabricd\"";
+    }
+    spec.state = text->get();
     return "";
 }
 
@@ -105,7 +141,10 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
-constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
+constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory},
+                                               {"spill", read_spill},
+                                               {"spill_bytes", read_spill_bytes},
+                                               {"state", read_state}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
                                               {"from", read_from},
                                               {"endpoint", read_word<&SiloSpec::endpoint>},
@@ -211,6 +250,9 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             const auto* table = value.as_table();
             if (table == nullptr) return where + ": cache is a section: [cache]";
             if (auto bad = read_keys(*table, name, kCacheKeys, found)) return bad;
+            const bool has_folder = !found.spill.empty();
+            if (has_folder && found.spill_bytes == 0) return where + ": spill needs spill_bytes";
+            if (!has_folder && found.spill_bytes != 0) return where + ": spill_bytes needs spill";
         } else if (word == "silo") {
             const auto* list = value.as_array();
             if (list == nullptr) return where + ": a silo is a section: [[silo]]";

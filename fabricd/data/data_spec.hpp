@@ -22,6 +22,10 @@ struct SiloSpec {
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
     std::vector<SiloSpec> silos;
+    std::string spill;                 // a folder on a local disk; "": none
+    fabricshm::Bytes spill_bytes = 0;  // of it
+    int spill_line = 0;                // of the file
+    std::string state;                 // a folder, of the catalogue; "": that of the spill
 };
 
 }  // namespace fabricd
