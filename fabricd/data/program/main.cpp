@@ -6,6 +6,7 @@
 
 #include "fabricd/config/data_file.hpp"
 #include "fabricd/data/program/silo_check.hpp"
+#include "fabricd/data/program/spill_check.hpp"
 
 namespace {
 
@@ -15,7 +16,7 @@ constexpr const char* kDefaultFile = "/etc/fabricd/data.toml";
 
 constexpr const char* kMore =
     "\nExit codes: 0 all is well, 1 the output could not be written, 2 wrong usage, a mistake in\n"
-    "the file, or a silo that can't be read.\n";
+    "the file, a silo that can't be read, or a spill that can't be used.\n";
 
 int fail(const std::string& text) {
     std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
@@ -27,12 +28,15 @@ int check(const std::string& path, bool json) {
     if (const auto bad = fabricd::read_data_file(path, spec)) return fail(*bad);
     std::vector<fabricd::SiloCheck> checks;
     for (const auto& silo : spec.silos) checks.push_back(fabricd::check_silo(silo));
-    const std::string text = json ? fabricd::as_json(checks) : fabricd::as_text(checks, path);
+    const auto spill = fabricd::check_spill(spec);
+    std::string text = json ? fabricd::as_json(checks, spill) : fabricd::as_text(checks, path);
+    if (spill && !json) text += fabricd::as_text(*spill, path);
     std::fputs(text.c_str(), stdout);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return kFailed;
     const bool is_well = std::all_of(checks.begin(), checks.end(),
                                      [](const auto& one) { return one.problem.empty(); });
-    return is_well ? 0 : kBadUsage;
+    const bool is_spill_well = !spill || spill->problem.empty();
+    return is_well && is_spill_well ? 0 : kBadUsage;
 }
 
 }  // namespace
@@ -46,8 +50,8 @@ int main(int argc, char** argv) {
     app.footer(kMore);
     std::string path = kDefaultFile;
     bool json = false;
-    CLI::App& checking =
-        *app.add_subcommand("check", "Read the data file, open each silo, list its root");
+    CLI::App& checking = *app.add_subcommand(
+        "check", "Read the data file, open each silo, list its root; look at the spill");
     checking
         .add_option("--config", path, std::string("The data file (default ") + kDefaultFile + ")")
         ->type_name("PATH");

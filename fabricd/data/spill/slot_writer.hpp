@@ -50,7 +50,7 @@ class SlotWriter {
 
   private:
     void run();
-    Result<void> write(const SlotPiece& piece);
+    Result<void> write(const std::vector<SlotPiece>& pieces);
 
     const SlotFiles& files_;
     Calls calls_;
