@@ -4,7 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "fabricd/data/catalogue/catalogue_thread.hpp"
+#include "fabricd/data/catalogue/catalogue.hpp"
+#include "fabricd/data/catalogue/sqlite.hpp"
 #include "fabricd/data/spill/slot_index.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -92,6 +93,13 @@ fuzz::Buffer catalogue_seed() {
                          ->write({listed, CataloguedFile{1, "/images/a", {5, {{1, 2, 3, 4}}}},
                                   CataloguedSlot{3, 1, 0, 0, 64, 5, 4096}, PutPlan{"job", "plan"}})
                          .ok());
+    }
+    {
+        // Pages of 512 bytes: changes then come to a part that matters more often.
+        auto database = SqlDatabase::open(path);
+        FUZZ_REQUIRE(database.ok());
+        FUZZ_REQUIRE(
+            database->run("PRAGMA journal_mode=DELETE; PRAGMA page_size=512; VACUUM;").ok());
     }
     std::ifstream file(path, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
