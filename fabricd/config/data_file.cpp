@@ -176,7 +176,7 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
-    {"patience", read_time<DataSpec, &DataSpec::patience>},
+    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>},
     {"spill", read_spill},
     {"spill_bytes", read_spill_bytes},
     {"state", read_state}};

@@ -25,8 +25,9 @@ struct SiloSpec {
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
     std::uint64_t files = 0;                    // that the table has lines for; 0: by the memory
-    fabricshm::Duration patience = std::chrono::seconds(30);  // with a silo that does not answer
-    std::string group;                                        // that may read; "": this user alone
+    fabricshm::Duration silo_timeout =
+        std::chrono::seconds(30);  // with a silo that does not answer
+    std::string group;             // that may read; "": this user alone
     std::vector<SiloSpec> silos;
     std::string spill;                 // a folder on a local disk; "": none
     fabricshm::Bytes spill_bytes = 0;  // of it

@@ -31,7 +31,7 @@ inline std::string data_content(const std::string& name, int version, std::size_
     return text;
 }
 
-/// Written beside it and renamed, so that no reader sees half of it.
+/// Written next to it and renamed, so that no reader sees half of it.
 inline void put_file(const std::string& path, const std::string& content) {
     std::ofstream(path + ".part", std::ios::binary) << content;
     std::rename((path + ".part").c_str(), path.c_str());
