@@ -50,10 +50,10 @@ class ChunkTier {
     ChunkTier(const ChunkTier&) = delete;
     ChunkTier& operator=(const ChunkTier&) = delete;
 
-    /// `bytes` are of chunk `chunk` of `file`, and are given to others when this returns. It takes
-    /// a copy or not, and does not wait.
+    /// `bytes` are of chunk `chunk` of `file`, which was in memory as `kind`, and are given to
+    /// others when this returns. It takes a copy or not, and does not wait.
     virtual void store(std::uint64_t file, std::uint32_t chunk, std::span<const std::byte> bytes,
-                       std::uint32_t checksum) = 0;
+                       std::uint32_t checksum, ChunkKind kind) = 0;
 };
 
 /// One thread at a time. The arena is borrowed.
@@ -141,6 +141,7 @@ class ChunkCache {
     std::optional<std::uint64_t> take_memory(Bytes bytes, ChunkKind kind);
     std::optional<std::uint64_t> make_room(Bytes bytes, ChunkKind kind, bool is_wanted);
     std::vector<std::uint64_t> without_pinned(std::vector<std::uint64_t> lines);
+    void give_to_tier(std::uint64_t line);
     Bytes evict(const std::vector<std::uint64_t>& lines);
     bool open_window(Bytes bytes);
     std::optional<std::uint64_t> cheapest_window() const;

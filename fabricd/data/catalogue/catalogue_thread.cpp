@@ -91,6 +91,12 @@ bool CatalogueThread::ask(Question question, TimePoint deadline) {
     return true;
 }
 
+void CatalogueThread::then(std::function<void(bool written)> call) {
+    static_cast<void>(
+        ask([call = std::move(call)](Catalogue* catalogue) { call(catalogue != nullptr); },
+            fabricshm::kNoWait));
+}
+
 bool CatalogueThread::flush(TimePoint deadline) {
     auto done = std::make_shared<std::promise<bool>>();
     auto answer = done->get_future();

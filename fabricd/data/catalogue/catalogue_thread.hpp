@@ -42,6 +42,9 @@ class CatalogueThread {
     bool add(CatalogueChange change);
     /// Waits for room until `deadline`.
     bool add(CatalogueChange change, TimePoint deadline);
+    /// Calls on its thread when all that was added before is written, or can't be (false). Dropped
+    /// as a change is.
+    void then(std::function<void(bool written)> call);
     /// All that was added before is written. False: not until `deadline`, or it is off.
     bool flush(TimePoint deadline);
 

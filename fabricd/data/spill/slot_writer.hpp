@@ -24,6 +24,7 @@ struct SlotPiece {
     Bytes end = 0;
     CataloguedSlot row;
     std::vector<CataloguedFile> files;  // that the catalogue has not yet
+    std::uint64_t chunks = 0;           // that are found again when it is written
     bool is_last = false;               // of its slot
 };
 

@@ -68,7 +68,8 @@ Spill::Spill(SlotFiles files, std::unique_ptr<StagingRoom> staging, CatalogueThr
       staging_(std::move(staging)),
       last_sequence_(first_of(catalogue.opens())),
       map_(slot_files_.slots()),
-      last_file_(first_of(catalogue.opens())) {}
+      last_file_(first_of(catalogue.opens())),
+      saved_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
 
 Spill::~Spill() {
     if (!writer_) return;
@@ -307,6 +308,7 @@ bool Spill::put_in(std::unique_ptr<Pack>& pack, const ChunkName& name, Bytes fil
         const SlotEntry entry{file.id, name.number, static_cast<std::uint32_t>(place),
                               static_cast<std::uint32_t>(bytes.size()), checksum};
         pack->entries.push_back(entry);
+        ++pack->chunks;
         if (!file.catalogued) {
             pack->files.push_back({file.id, name.path, {file_bytes, name.version}});
             file.catalogued = true;
@@ -325,6 +327,7 @@ void Spill::cut(Pack& pack, bool is_last) {
     piece.begin = pack.written;
     piece.row = {pack.slot, pack.sequence, 0, 0, 0, 0, 0};
     piece.files = std::exchange(pack.files, {});
+    piece.chunks = std::exchange(pack.chunks, 0);
     piece.is_last = is_last;
     std::byte* const bytes = pack.staged->bytes();
     const Bytes index_at = index_place(pack.end);
@@ -392,6 +395,10 @@ void Spill::on_written(SlotPiece& piece, const Result<void>& written) {
     for (CatalogueChange& change : changes) {
         if (!catalogue_.add(std::move(change), deadline)) break;
     }
+    // Relaxed: a number for people.
+    catalogue_.then([saved = saved_, chunks = piece.chunks](bool is_written) {
+        if (is_written) saved->fetch_add(chunks, std::memory_order_relaxed);
+    });
     if (!piece.is_last) return;
     const std::lock_guard lock(mutex_);
     staged_.erase(piece.row.slot);
@@ -450,6 +457,7 @@ void Spill::switch_off(const std::string& reason) {
 SpillStatus Spill::status() const {
     const std::lock_guard lock(mutex_);
     SpillStatus status = counts_;
+    status.unsaved = status.stored - saved_->load(std::memory_order_relaxed);
     status.room = slot_files_.slots() * kSlotBytes;
     status.bytes = map_.bytes();
     status.chunks = map_.chunks();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -37,6 +38,7 @@ struct SpillStatus {
     std::uint32_t free_slots = 0;
     std::size_t kept_slots = 0;
     std::uint64_t stored = 0;   // chunks, since it was opened
+    std::uint64_t unsaved = 0;  // of these, what a restart would not find yet
     std::uint64_t refused = 0;  // not stored: no slot may go, or the disk is behind
     std::uint64_t found = 0;
     std::uint64_t absent = 0;
@@ -116,6 +118,7 @@ class Spill {
         Bytes written = 0;  // up to here it is, or will be, on the disk
         std::vector<SlotEntry> entries;
         std::vector<CataloguedFile> files;  // that the catalogue has not yet
+        std::uint64_t chunks = 0;           // since the last piece
         TimePoint last_store{};
         bool kept = false;
     };
@@ -159,6 +162,8 @@ class Spill {
     std::uint64_t last_file_;
     std::vector<CatalogueChange> changes_;  // to be written with the next piece
     SpillStatus counts_;
+    // Of `stored`; also the catalogue's, which may count later than this spill lives.
+    const std::shared_ptr<std::atomic<std::uint64_t>> saved_;
 
     std::unique_ptr<SlotWriter> writer_;  // last: its thread uses the rest
 };

@@ -21,7 +21,7 @@ namespace {
 constexpr auto kTurn = 1ms;
 
 bool is_whole_chunk(const Fetch& fetch) {
-    return fetch.offset % kSlotBytes == 0 && fetch.bytes != 0 &&
+    return !fetch.from_source && fetch.offset % kSlotBytes == 0 && fetch.bytes != 0 &&
            fetch.bytes == std::min(kSlotBytes, fetch.facts.bytes - fetch.offset);
 }
 
