@@ -326,7 +326,6 @@ void ChunkCache::retire(std::uint64_t first, std::uint64_t count) {
         }
     }
     stats_.gone = gone_.size();
-    sweep();
 }
 
 void ChunkCache::sweep() {
@@ -352,6 +351,7 @@ std::optional<std::uint64_t> ChunkCache::take_memory(Bytes bytes, ChunkKind kind
 std::optional<std::uint64_t> ChunkCache::make_room(Bytes bytes, ChunkKind kind, bool is_wanted) {
     // Each round evicts a batch, or makes one hole of several. Where all of a batch is pinned the
     // next one is twice as large, until all that may go has been tried.
+    sweep();
     std::size_t tried = 0;
     for (Bytes batch = std::max(room_of(bytes), capacity() / kBatchPart);; batch *= 2) {
         const bool is_only_scattered = memory_.free() >= 2 * kDataChunkBytes;

@@ -142,6 +142,13 @@ int serve(const ServeOptions& options) {
     if (const auto made = make_directory(folder_of(socket), 0700); !made.ok()) {
         return fail(kFailed, explanation_of(made.error()));
     }
+    // Before the arena: a second service would publish another one first.
+    const auto lock = LockFile::take(socket + ".lock");
+    if (!lock.ok()) {
+        return fail(kFailed, lock.error().code == Errc::kBusy
+                                 ? "a service has " + socket + " already"
+                                 : explanation_of(lock.error()));
+    }
     fabricshm::SessionOptions attach;
     attach.sockets = fabricshm::socket_paths(options.daemon);
     attach.label = "fabric-data";

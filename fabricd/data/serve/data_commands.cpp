@@ -62,7 +62,7 @@ Json view_of(const PlanView& plan) {
             {"samples_per_s", plan.samples_per_s},
             {"needed_bytes_per_s", plan.needed_bytes_per_s},
             {"source_bytes_per_s", plan.source_bytes_per_s},
-            {"stall_free", plan.source_bytes_per_s >= plan.needed_bytes_per_s}};
+            {"stall_free", plan.is_stall_free}};
 }
 
 Json cache_view(const ServiceParts& parts) {

@@ -128,7 +128,15 @@ DataService::~DataService() {
 
 void DataService::filled(FillDone done) {
     const std::uint64_t tag = done.fetched.tag;
-    if ((tag & kReadTag) == 0) return fills_.done(done, Clock::now());
+    if ((tag & kReadTag) == 0) {
+        const KnownFile* file = files_.find(cache_.fields(tag).file);
+        const auto silo = file != nullptr ? std::optional(file->silo) : std::nullopt;
+        const bool has_changed = done.fetched.outcome == FetchOutcome::kChanged;
+        fills_.done(done, Clock::now());
+        // A reader that lists again is to find the version that is there by now.
+        if (has_changed && silo) listings_.expire(*silo);
+        return;
+    }
     const auto found = reads_.find(tag);
     const auto take = std::move(found->second);
     reads_.erase(found);

@@ -36,6 +36,8 @@ class FileTable {
     /// kNoMemory: the table of lines is full. Borrowed until the file is see()n or forgotten.
     Result<const KnownFile*> see(std::uint32_t silo, const std::string& path,
                                  const FileFacts& facts, TimePoint now);
+    /// Writes the names of what was seen and forgotten: before any of it is fetched.
+    void flush();
     /// It is no more.
     void forget(std::uint64_t id);
 

@@ -144,6 +144,7 @@ Result<std::shared_ptr<Listing>> Listings::make(const Key& key, const ListDone& 
         }
         listed.push_back(std::move(one));
     }
+    parts_.files.flush();
     std::sort(listed.begin(), listed.end(),
               [](const auto& one, const auto& other) { return one.name < other.name; });
     // A silo whose pages overlap, since it changed between them, names a file twice.
@@ -180,11 +181,13 @@ void Listings::took(const Key& key, ListDone done) {
                                 const std::shared_ptr<const Listing>& listing) {
         for (const auto& waiter : waiting) waiter.answer(outcome, listing);
     };
-    const Outcome outcome{done.error.code, done.error.detail, done.reason};
+    Outcome outcome{done.error.code, done.error.detail, done.reason};
+    // A root that is gone is a silo that does not answer: a disk that is not mounted.
+    const bool has_no_root = outcome.code == Errc::kNotFound && key.path.empty();
+    if (has_no_root) outcome.code = Errc::kSystem;
     parts_.fills.note_silo(key.silo, outcome, now);
     if (outcome.code != Errc::kOk) {
-        // The root that is gone is a silo that does not answer: a disk that is not mounted.
-        const bool is_gone = outcome.code == Errc::kNotFound && !key.path.empty();
+        const bool is_gone = outcome.code == Errc::kNotFound;
         const auto last = entry.last;
         if (is_gone && last) {
             forget_missing(*last, Listing{});
@@ -254,6 +257,7 @@ void Listings::took_look(const LookKey& key, const ListDone& done) {
     parts_.fills.note_silo(silo, outcome, now);
     if (outcome.code == Errc::kOk) {
         const auto file = parts_.files.see(silo, path, done.entries[0].facts, now);
+        parts_.files.flush();
         if (!file.ok()) return answer_all(outcome_of(file.error()), {});
         return answer_all({}, {false, (*file)->id});
     }

@@ -103,7 +103,11 @@ TEST_SUITE("multiproc.data.serve") {
         CHECK(scene.run({"why", "/set/none"}).error.find("none is not there") != std::string::npos);
         CHECK(scene.run({"load", "/set", "--wait", "much"}).code == 2);
         // A second service is refused; the first one ends in order.
-        DataServeProcess second(FABRIC_DATA_PATH, scene.file, scene.socket, scene.daemon.socket());
+        const auto second = test_support::run_program({FABRIC_DATA_PATH, "serve", "--config",
+                                                       scene.file, "--socket", scene.socket,
+                                                       "--daemon", scene.daemon.socket()});
+        CHECK(second.code == 1);
+        CHECK(second.error.find("a service has " + scene.socket + " already") != std::string::npos);
         CHECK(WEXITSTATUS(service.stop()) == 0);
         CHECK(scene.run({"status"}).code == 2);
     }
