@@ -28,6 +28,8 @@ using fabricshm::kMiB;
 
 namespace {
 
+constexpr Bytes kPagedChunk = 32 * kKiB;  // as in chunk_cache.cpp
+
 [[noreturn]] void fail(const std::string& what) {
     std::fprintf(stderr, "spill: %s\n", what.c_str());
     std::exit(1);
@@ -113,8 +115,9 @@ void measure_samples(Spill& spill, SpillReader& reader, const std::string& folde
     for (std::size_t i = 0; i < reads; ++i) {
         const std::size_t sample = random() % samples;
         auto begin = Clock::now();
-        // As an arena's line: at a cache line's beginning.
-        if (!reader.start({name_of(kind.c_str(), sample), bytes, memory + 64, kSlotBytes, 1}))
+        // As in an arena, where larger chunks begin at a page.
+        std::byte* const into = memory + (bytes >= kPagedChunk ? 0 : 64);
+        if (!reader.start({name_of(kind.c_str(), sample), bytes, into, kSlotBytes, 1}))
             fail("a sample is not there");
         for (;;) {
             const auto taken = reader.wait(soon());

@@ -272,12 +272,6 @@ std::vector<std::uint64_t> ChunkCache::without_pinned(std::vector<std::uint64_t>
     return free;
 }
 
-void ChunkCache::give_to_tier(std::uint64_t line) {
-    if (tier_ == nullptr) return;
-    const DataLine& one = at(line);
-    tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
-}
-
 // How many bytes went.
 Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
     if (lines.empty()) return 0;
@@ -287,7 +281,10 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
     const auto free = without_pinned(lines);
     Bytes bytes = 0;
     for (const auto line : free) {
-        give_to_tier(line);
+        if (tier_ != nullptr) {
+            const DataLine& one = at(line);
+            tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+        }
         bytes += room_of(at(line).bytes);
         leave_kind(line);
         set_word(line, DataLineState::kEmpty, true);
@@ -433,7 +430,9 @@ void ChunkCache::move_or_evict(std::uint64_t line) {
         ++stats_.moved;
         return;
     }
-    give_to_tier(line);
+    if (tier_ != nullptr) {
+        tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+    }
     leave_kind(line);
     set_word(line, DataLineState::kEmpty, true);
     release_memory(line);

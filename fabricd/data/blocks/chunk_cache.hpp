@@ -141,7 +141,6 @@ class ChunkCache {
     std::optional<std::uint64_t> take_memory(Bytes bytes, ChunkKind kind);
     std::optional<std::uint64_t> make_room(Bytes bytes, ChunkKind kind, bool is_wanted);
     std::vector<std::uint64_t> without_pinned(std::vector<std::uint64_t> lines);
-    void give_to_tier(std::uint64_t line);
     Bytes evict(const std::vector<std::uint64_t>& lines);
     bool open_window(Bytes bytes);
     std::optional<std::uint64_t> cheapest_window() const;

@@ -247,7 +247,9 @@ void Spill::release_kept() {
 bool Spill::store(const ChunkName& name, Bytes file_bytes, std::span<const std::byte> bytes,
                   std::uint32_t checksum, bool kept) {
     const Bytes begin = name.number * kSlotBytes;
-    FABRIC_CHECK(begin < file_bytes && bytes.size() == std::min(kSlotBytes, file_bytes - begin));
+    const bool is_chunk =
+        begin < file_bytes && bytes.size() == std::min(kSlotBytes, file_bytes - begin);
+    if (!is_chunk) return false;
     const std::lock_guard storing(store_mutex_);
     {
         const std::lock_guard lock(mutex_);

@@ -64,7 +64,8 @@ class Spill {
 
     /// Copies a chunk of at most 4 MiB, with the CRC-32C that its bytes have; a thread of the spill
     /// writes it. `file_bytes` is the file's size; `kept`: a plan wants it to stay (SlotMap). True:
-    /// it is there. False: it is not stored, since nothing else may go, or the disk is behind.
+    /// it is there. False: it is not stored, since nothing else may go, the disk is behind, or the
+    /// file has no such chunk.
     bool store(const ChunkName& name, Bytes file_bytes, std::span<const std::byte> bytes,
                std::uint32_t checksum, bool kept);
 

@@ -20,6 +20,17 @@ namespace {
 // then the silo is asked, too.
 constexpr auto kTurn = 1ms;
 
+std::size_t sum_of(const SiloPage& page) {
+    std::size_t sum = page.is_last ? 1 : 2;
+    const auto mix = [&sum](std::size_t word) { sum = (sum ^ word) * 0x9e3779b97f4a7c15U; };
+    for (const SiloEntry& entry : page.entries) {
+        mix(std::hash<std::string>()(entry.name));
+        mix(entry.is_folder ? 1 : entry.facts.bytes + 2);
+        for (const std::uint64_t word : entry.facts.version.words) mix(word);
+    }
+    return sum;
+}
+
 bool is_whole_chunk(const Fetch& fetch) {
     return !fetch.from_source && fetch.offset % kSlotBytes == 0 && fetch.bytes != 0 &&
            fetch.bytes == std::min(kSlotBytes, fetch.facts.bytes - fetch.offset);
@@ -75,18 +86,35 @@ bool SpilledSilo::answers(TimePoint deadline) {
     return list_behind("", "", 1, deadline).ok();
 }
 
+// Folders are listed again and again: a page that is as it was is not written again.
+void SpilledSilo::note_page(const std::string& folder, const std::string& after,
+                            const SiloPage& page) {
+    const std::size_t sum = sum_of(page);
+    const auto noted = noted_.find({folder, after});
+    if (noted != noted_.end() && noted->second == sum) return;
+    const bool is_added = parts_.catalogue->add(CataloguedPage{place_of(folder), after, page});
+    // The pages behind it may begin elsewhere now.
+    noted_.erase(noted_.lower_bound({folder, after}), noted_.lower_bound({folder + '\0', ""}));
+    if (is_added) noted_[{folder, after}] = sum;
+}
+
+void SpilledSilo::note_gone(const std::string& folder) {
+    parts_.catalogue->add(DropFolder{place_of(folder)});
+    noted_.erase(noted_.lower_bound({folder, ""}), noted_.lower_bound({folder + '\0', ""}));
+}
+
 Result<SiloPage> SpilledSilo::list(const std::string& folder, const std::string& after,
                                    std::size_t most, TimePoint deadline) {
     auto page = list_behind(folder, after, most, deadline);
     if (page.ok()) {
         is_away_ = false;
-        parts_.catalogue->add(CataloguedPage{place_of(folder), after, *page});
+        note_page(folder, after, *page);
         return page;
     }
     const Error error = page.error();
     const std::string reason = fabricshm::explanation_of(error);
     if (error.code == Errc::kNotFound && !folder.empty() && answers(deadline)) {
-        parts_.catalogue->add(DropFolder{place_of(folder)});
+        note_gone(folder);
         return fabricshm::explain(error, "%s", reason.c_str());
     }
     auto known = parts_.catalogue->read_page(place_of(folder), after, most,

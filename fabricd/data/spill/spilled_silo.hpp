@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fabricd/data/catalogue/catalogue_thread.hpp"
@@ -48,6 +49,8 @@ class SpilledSilo : public Silo {
     Result<SiloPage> list_behind(const std::string& folder, const std::string& after,
                                  std::size_t most, TimePoint deadline);
     bool answers(TimePoint deadline);
+    void note_page(const std::string& folder, const std::string& after, const SiloPage& page);
+    void note_gone(const std::string& folder);
     void note_away(const Error& error);
     bool start_here(const Fetch& fetch);
     void start_behind(const Fetch& fetch);
@@ -56,6 +59,8 @@ class SpilledSilo : public Silo {
     const Parts parts_;
     std::unique_ptr<Silo> behind_;  // empty: it could not be opened yet
     bool is_away_ = false;
+    // By folder and what the page comes after: a sum of what the catalogue was given.
+    std::map<std::pair<std::string, std::string>, std::size_t> noted_;
     std::unique_ptr<SpillReader> reader_;       // empty: no spill
     std::map<std::uint64_t, Fetch> from_here_;  // by tag
     std::size_t from_behind_ = 0;               // under way there

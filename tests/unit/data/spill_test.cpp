@@ -249,14 +249,14 @@ TEST_SUITE("data.spill") {
         const Folders folder;
         Host host(folder, 32 * kMiB);
         const File kept{"/images/kept", 4 * kSlotBytes};
-        const File rest{"/images/rest", 20 * kSlotBytes};
+        const File rest{"/images/rest", 8 * kSlotBytes};
         for (std::uint32_t number = 0; number < 4; ++number) CHECK(host.store(kept, number, true));
-        for (std::uint32_t number = 0; number < 20; ++number) {
+        for (std::uint32_t number = 0; number < 8; ++number) {
             CHECK(host.store(rest, number));
             CHECK(host.flush());
         }
         for (std::uint32_t number = 0; number < 4; ++number) CHECK(host.take(kept, number));
-        CHECK(host.has(rest, 19));
+        CHECK(host.has(rest, 7));
         CHECK_FALSE(host.has(rest, 0));
         CHECK(host.spill().status().kept_slots == 4);
         host.spill().release_kept();
@@ -351,7 +351,7 @@ TEST_SUITE("data.spill") {
         auto host = std::make_unique<Host>(folder, 32 * kMiB);
         std::map<std::string, File> versions;
         std::size_t found = 0;
-        for (int step = 0; step < 300; ++step) {
+        for (int step = 0; step < 160; ++step) {
             const std::string path = "/images/" + std::to_string(random() % 24);
             File& file = versions.try_emplace(path, File{path, 1}).first->second;
             const auto number =
@@ -379,7 +379,7 @@ TEST_SUITE("data.spill") {
                     found += host->take(file, number) ? 1U : 0U;
             }
         }
-        CHECK(found > 20);
+        CHECK(found > 10);
         CHECK(host->spill().status().corrupt == 0);
     }
 }

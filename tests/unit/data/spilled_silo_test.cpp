@@ -183,7 +183,7 @@ TEST_SUITE("data.spilled_silo") {
         const FileFacts now = host.facts("a");
         CHECK(now != before);
         CHECK(host.fetch("a", now) == FetchOutcome::kWhole);
-        // Who still holds the old one has it, whole.
+        // The old one is there, whole, for a reader that still has its name.
         CHECK(host.fetch("a", before) == FetchOutcome::kWhole);
     }
 
