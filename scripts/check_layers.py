@@ -79,6 +79,7 @@ LIBRARIES = {
     r"curl/|pugixml\.hpp": {"fabricd/data"},
     r"turbojpeg\.h|sentencepiece_processor\.h": {"fabricd/data/prep"},
     r"fuse3/": {"fabricd/data/mount"},
+    r"sqlite3\.h": {"fabricd/data"},
     r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},

@@ -19,6 +19,9 @@ constexpr std::size_t kSilosMax = 256;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
 constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
+// Sixteen slots of 4 MiB.
+constexpr Bytes kLeastSpill = 64 * fabricshm::kMiB;
+constexpr Bytes kMostSpill = Bytes{1} << 47;
 constexpr std::uintmax_t kMostText = 1 << 20;
 
 std::string read_memory(const toml::node& value, DataSpec& spec) {
@@ -28,6 +31,39 @@ std::string read_memory(const toml::node& value, DataSpec& spec) {
         return "a size as \"8GiB\", 32 MiB to 128 TiB";
     }
     spec.memory = *bytes;
+    return "";
+}
+
+std::string read_spill_bytes(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
+    if (!bytes.ok() || *bytes < kLeastSpill || *bytes > kMostSpill) {
+        return "a size as \"200GiB\", 64 MiB to 128 TiB";
+    }
+    spec.spill_bytes = *bytes;
+    return "";
+}
+
+bool is_folder_path(const std::string& path) {
+    return !path.empty() && path.front() == '/' && path == printable(path);
+}
+
+std::string read_spill(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    if (text == nullptr || (!text->get().empty() && !is_folder_path(text->get()))) {
+        return "a folder of a local disk, as \"/var/cache/fabricd\", or \"\"";
+    }
+    spec.spill = text->get();
+    spec.spill_line = static_cast<int>(value.source().begin.line);
+    return "";
+}
+
+std::string read_state(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    if (text == nullptr || !is_folder_path(text->get())) {
+        return "a folder, as \"/var/lib/fabricd\"";
+    }
+    spec.state = text->get();
     return "";
 }
 
@@ -118,7 +154,10 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
-    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>}};
+    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>},
+    {"spill", read_spill},
+    {"spill_bytes", read_spill_bytes},
+    {"state", read_state}};
 constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {
     {"at", [](const toml::node& value, SiloSpec& silo) { return read_place(value, silo.at); }},
@@ -232,6 +271,11 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             auto bad = word == "cache" ? read_keys(*table, name, kCacheKeys, found)
                                        : read_keys(*table, name, kServiceKeys, found);
             if (bad) return bad;
+            const bool is_half = found.spill.empty() != (found.spill_bytes == 0);
+            if (word == "cache" && is_half) {
+                return where + (found.spill.empty() ? ": spill_bytes needs spill"
+                                                    : ": spill needs spill_bytes");
+            }
         } else if (word == "silo") {
             if (auto bad = read_list(value, where, "silo", name, read_silo, found)) return bad;
         } else if (word == "prep") {

@@ -45,6 +45,10 @@ struct DataSpec {
         std::chrono::seconds(30);  // with a silo that does not answer
     std::string group;             // that may read; "": this user alone
     std::vector<SiloSpec> silos;
+    std::string spill;                 // a folder on a local disk; "": none
+    fabricshm::Bytes spill_bytes = 0;  // of it
+    int spill_line = 0;                // of the file
+    std::string state;                 // a folder, of the catalogue; "": that of the spill
 };
 
 }  // namespace fabricd

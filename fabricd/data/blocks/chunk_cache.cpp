@@ -291,9 +291,11 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
     const auto free = without_pinned(lines);
     Bytes bytes = 0;
     for (const auto line : free) {
-        const DataLine& one = at(line);
-        if (tier_ != nullptr) tier_->store(one.file, one.chunk, bytes_of(line), one.checksum);
-        bytes += room_of(one.bytes);
+        if (tier_ != nullptr) {
+            const DataLine& one = at(line);
+            tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+        }
+        bytes += room_of(at(line).bytes);
         leave_kind(line);
         set_word(line, DataLineState::kEmpty, true);
         release_memory(line);
@@ -438,7 +440,9 @@ void ChunkCache::move_or_evict(std::uint64_t line) {
         ++stats_.moved;
         return;
     }
-    if (tier_ != nullptr) tier_->store(one.file, one.chunk, bytes_of(line), one.checksum);
+    if (tier_ != nullptr) {
+        tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+    }
     leave_kind(line);
     set_word(line, DataLineState::kEmpty, true);
     release_memory(line);

@@ -50,10 +50,10 @@ class ChunkTier {
     ChunkTier(const ChunkTier&) = delete;
     ChunkTier& operator=(const ChunkTier&) = delete;
 
-    /// `bytes` are of chunk `chunk` of `file`, and are given to others when this returns. It takes
-    /// a copy or not, and does not wait.
+    /// `bytes` are of chunk `chunk` of `file`, which was in memory as `kind`, and are given to
+    /// others when this returns. It takes a copy or not, and does not wait.
     virtual void store(std::uint64_t file, std::uint32_t chunk, std::span<const std::byte> bytes,
-                       std::uint32_t checksum) = 0;
+                       std::uint32_t checksum, ChunkKind kind) = 0;
 };
 
 /// One thread at a time. The arena is borrowed.

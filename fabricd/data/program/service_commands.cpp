@@ -85,6 +85,17 @@ std::string silo_text(const Json& silo) {
     return text;
 }
 
+std::string spill_text(const Json& spill) {
+    if (word(spill, "folder").empty()) return "";
+    std::string text = "spill " + word(spill, "folder") + "  " + bytes(spill, "bytes") + " of " +
+                       bytes(spill, "room_bytes") + " in " +
+                       std::to_string(number(spill, "chunks")) + " chunks  found " +
+                       std::to_string(number(spill, "found")) + ", corrupt " +
+                       std::to_string(number(spill, "corrupt")) + "\n";
+    const std::string off = word(spill, "off");
+    return off.empty() ? text : text + "    off until the next start: " + off + "\n";
+}
+
 // Both sides of the line: what is not kept has to come as fast as it is read.
 std::string plan_text(const Json& plan) {
     return "    plan of " + word(plan, "at") + ": " + std::to_string(number(plan, "read")) +
@@ -111,6 +122,7 @@ std::string status_text(const std::string& text) {
         std::to_string(number(cache, "readers")) + "  hits " +
         share(real(cache, "hits"), real(cache, "hits") + real(cache, "misses")) + "  waited " +
         fixed(real(cache, "stall_s"), 1) + " s  read " + bytes(cache, "read_bytes") + "\n";
+    if (json.contains("spill")) shown += spill_text(json["spill"]);
     for (const Json& silo : json.value("silos", Json::array())) shown += silo_text(silo);
     for (const Json& plan : json.value("plans", Json::array())) shown += plan_text(plan);
     for (const Json& walk : json.value("walks", Json::array())) {
@@ -130,6 +142,7 @@ std::string why_text(const std::string& text) {
         shown +=
             "    chunk " + std::to_string(number(chunk, "chunk")) + ": " + word(chunk, "state");
         if (word(chunk, "state") == "ready") shown += ", " + word(chunk, "kind");
+        if (flag(chunk, "spilled")) shown += ", on the disk";
         if (flag(chunk, "on_its_way")) shown += ", on its way";
         for (const Json& pin : chunk.value("pinned_by", Json::array())) {
             shown += ", pinned by process " + std::to_string(number(pin, "pid"));

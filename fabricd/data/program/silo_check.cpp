@@ -106,7 +106,7 @@ std::string as_text(const std::vector<SiloCheck>& checks, const std::string& fil
     return text;
 }
 
-std::string as_json(const std::vector<SiloCheck>& checks) {
+std::string as_json(const std::vector<SiloCheck>& checks, const std::optional<SpillCheck>& spill) {
     auto list = nlohmann::json::array();
     for (const SiloCheck& check : checks) {
         list.push_back({{"at", check.silo.at},
@@ -119,10 +119,15 @@ std::string as_json(const std::vector<SiloCheck>& checks) {
                         {"first_left_out", check.first_left_out},
                         {"prepared", check.prepared}});
     }
+    nlohmann::json found{{"silos", list}};
+    if (spill) {
+        found["spill"] = {{"folder", spill->folder},
+                          {"bytes", spill->bytes},
+                          {"line", spill->line},
+                          {"problem", spill->problem}};
+    }
     // Names of files may be of any bytes.
-    return nlohmann::json{{"silos", list}}.dump(-1, ' ', false,
-                                                nlohmann::json::error_handler_t::replace) +
-           "\n";
+    return found.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace fabricd

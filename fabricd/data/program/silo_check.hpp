@@ -2,10 +2,12 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fabricd/data/data_spec.hpp"
+#include "fabricd/data/program/spill_check.hpp"
 
 namespace fabricd {
 
@@ -24,6 +26,7 @@ SiloCheck check_silo(const SiloSpec& silo);
 
 /// For people: a line for each, and one for what can't be served. `file` is the data file's name.
 std::string as_text(const std::vector<SiloCheck>& checks, const std::string& file);
-std::string as_json(const std::vector<SiloCheck>& checks);
+std::string as_json(const std::vector<SiloCheck>& checks,
+                    const std::optional<SpillCheck>& spill = {});
 
 }  // namespace fabricd

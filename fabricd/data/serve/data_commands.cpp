@@ -91,11 +91,21 @@ Json cache_view(const ServiceParts& parts) {
             {"copies_for_want_of_pins", totals.copies}};
 }
 
+Json tier_view(const SecondTierView& tier) {
+    return {
+        {"folder", tier.folder},        {"off", tier.off},         {"room_bytes", tier.room},
+        {"bytes", tier.bytes},          {"chunks", tier.chunks},   {"stored", tier.stored},
+        {"unsaved", tier.unsaved},      {"refused", tier.refused}, {"found", tier.found},
+        {"corrupt", tier.corrupt},      {"slots", tier.slots},     {"free_slots", tier.free_slots},
+        {"kept_slots", tier.kept_slots}};
+}
+
 }  // namespace
 
 std::string DataCommands::status(TimePoint now) const {
     Json json;
     json["cache"] = cache_view(parts_);
+    if (parts_.tier != nullptr) json["spill"] = tier_view(parts_.tier->view());
     auto silos = Json::array();
     for (std::uint32_t silo = 0; silo < parts_.spec.silos.size(); ++silo) {
         const SiloSpec& spec = parts_.spec.silos[silo];
@@ -164,10 +174,13 @@ void DataCommands::why(const std::string& path, const Reply& reply, TimePoint no
                 for (const auto& holder : parts_.holders(line)) {
                     pins.push_back({{"pid", holder.pid}, {"pins", holder.pins}});
                 }
+                const bool is_spilled = parts_.tier != nullptr &&
+                                        parts_.tier->has(*file, static_cast<std::uint32_t>(chunk));
                 chunks.push_back({{"chunk", chunk},
                                   {"line", line},
                                   {"state", name_of(parts_.cache.state(line))},
                                   {"kind", name_of(parts_.cache.kind(line))},
+                                  {"spilled", is_spilled},
                                   {"on_its_way", parts_.fills.is_under_way(line)},
                                   {"pinned_by", pins}});
             }

@@ -66,7 +66,8 @@ class DataService {
     ServiceParts& parts() noexcept { return parts_; }
 
   private:
-    DataService(Options options, PublishedMemory& memory, EventLoop& loop);
+    DataService(Options options, std::unique_ptr<SecondTier> tier, PublishedMemory& memory,
+                EventLoop& loop);
     Result<void> open_silos();
     void filled(FillDone done);
     void handle(DataRequest request);
@@ -83,6 +84,7 @@ class DataService {
     const Options options_;
     PublishedMemory& memory_;
     EventLoop& loop_;
+    const std::unique_ptr<SecondTier> tier_;  // empty: the spec has none
     ChunkCache cache_;
     FileTable files_;
     std::vector<std::unique_ptr<SiloWorker>> workers_;
@@ -99,6 +101,7 @@ class DataService {
     std::uint64_t last_read_ = 0;
     TimePoint next_slow_tick_{};
     TimePoint settled_;                   // from when on a former service's reads have ended
+    bool had_plans_ = false;
     std::unique_ptr<DataServer> server_;  // last: it goes first
 };
 

@@ -59,8 +59,9 @@ struct Fetch {
     Bytes offset = 0;  // with `bytes` inside the file
     Bytes bytes = 0;
     std::byte* into = nullptr;
-    Bytes room = 0;         // that may be written there, `bytes` at least
-    std::uint64_t tag = 0;  // the caller's
+    Bytes room = 0;            // that may be written there, `bytes` at least
+    std::uint64_t tag = 0;     // the caller's
+    bool from_source = false;  // not from a copy that a silo before it has, as a comparison wants
 };
 
 enum class FetchOutcome {

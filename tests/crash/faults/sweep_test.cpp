@@ -346,6 +346,16 @@ struct Elsewhere {
     const char* file;
 };
 constexpr Elsewhere kElsewhere[] = {
+    // Of the data cache's disk, which a job has nothing to do with.
+    {"catalogue.begun", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.committed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.log_removed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.renamed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.written", "/tests/crash/data/spill_test.cpp"},
+    {"spill.files_made", "/tests/crash/data/spill_test.cpp"},
+    {"spill.slot_taken", "/tests/crash/data/spill_test.cpp"},
+    {"spill.write", "/tests/crash/data/spill_test.cpp"},
+    {"spill.written", "/tests/crash/data/spill_test.cpp"},
     // Of several hosts: there a whole host dies.
     {"cluster.fenced", "/tests/net/sweep_test.cpp"},
     {"cluster.fencing", "/tests/net/sweep_test.cpp"},

@@ -59,6 +59,23 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(error_message("service = 1\n") == "d.toml:1: service is a section: [service]");
     }
 
+    TEST_CASE("a cache has a folder to spill to, and one for what it knows") {
+        DataSpec spec;
+        const std::string text = std::string(
+                                     "[cache]\nspill = \"/var/cache/f\"\n"
+                                     "spill_bytes = \"200GiB\"\nstate = \"/var/lib/f\"\n") +
+                                 kImages;
+        REQUIRE_FALSE(parse_data_file(text, "d.toml", spec));
+        CHECK(spec.spill == "/var/cache/f");
+        CHECK(spec.spill_bytes == 200 * fabricshm::kGiB);
+        CHECK(spec.spill_line == 2);
+        CHECK(spec.state == "/var/lib/f");
+        REQUIRE_FALSE(
+            parse_data_file(std::string("[cache]\nspill = \"\"\n") + kImages, "d.toml", spec));
+        CHECK(spec.spill.empty());
+        CHECK(spec.spill_bytes == 0);
+    }
+
     TEST_CASE("web servers and buckets have keys of their own") {
         DataSpec spec;
         REQUIRE_FALSE(
@@ -84,6 +101,14 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:2: memory takes a size as \"8GiB\", 32 MiB to 128 TiB"},
             {"[cache]\nmemry = \"1GiB\"\n",
              "d.toml:2: unknown key \"memry\" (did you mean memory?)"},
+            {"[cache]\nspill = \"cache\"\n",
+             "d.toml:2: spill takes a folder of a local disk, as \"/var/cache/fabricd\", or \"\""},
+            {"[cache]\nspill = \"/c\"\nspill_bytes = \"1MiB\"\n",
+             "d.toml:3: spill_bytes takes a size as \"200GiB\", 64 MiB to 128 TiB"},
+            {"[cache]\nspill = \"/c\"\n", "d.toml:1: spill needs spill_bytes"},
+            {"[cache]\nspill = \"\"\nspill_bytes = \"1GiB\"\n",
+             "d.toml:1: spill_bytes needs spill"},
+            {"[cache]\nstate = \"\"\n", "d.toml:2: state takes a folder, as \"/var/lib/fabricd\""},
             {"cache = 3\n", "d.toml:1: cache is a section: [cache]"},
             {"[silos]\n", "d.toml:1: unknown section \"silos\" (did you mean silo?)"},
             {"[silo]\nat = \"/a\"\n", "d.toml:1: a silo is a section: [[silo]]"},
