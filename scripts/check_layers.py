@@ -70,6 +70,8 @@ LIBRARIES = {
     r"liburing(\.h|/)": {"libfabricshm/os"},
     r"rdma/": {"libfabricshm/net"},
     r"curl/|pugixml\.hpp": {"fabricd/data"},
+    r"openssl/": {"fabricd/data"},
+    r"boost/": {"fabricd/data"},
     r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},

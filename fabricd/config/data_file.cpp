@@ -105,13 +105,29 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
+std::string read_write(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    const std::string word = text != nullptr ? text->get() : "";
+    if (word == "off") {
+        silo.write = WritePolicy::kOff;
+    } else if (word == "through") {
+        silo.write = WritePolicy::kThrough;
+    } else if (word == "back") {
+        silo.write = WritePolicy::kBack;
+    } else {
+        return "\"off\" (read-only), \"through\" or \"back\"";
+    }
+    return "";
+}
+
 constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
                                               {"from", read_from},
                                               {"endpoint", read_word<&SiloSpec::endpoint>},
                                               {"region", read_word<&SiloSpec::region>},
                                               {"credentials", read_credentials},
-                                              {"index", read_word<&SiloSpec::index>}};
+                                              {"index", read_word<&SiloSpec::index>},
+                                              {"write", read_write}};
 constexpr const char* kSiloRequired[] = {"at", "from"};
 
 // Keys of one kind of silo mean nothing for another: written there, one was meant to do something.
@@ -129,6 +145,9 @@ std::string misplaced_key(const SiloSpec& silo) {
     for (const auto& key : keys) {
         if (key.text.empty() || key.belongs) continue;
         return std::string(key.name) + " is of silos from " + key.kind;
+    }
+    if (silo.write != WritePolicy::kOff && is_web(silo.from)) {
+        return "a web server can't be written to: write is of folders and of silos from s3://";
     }
     return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
 }

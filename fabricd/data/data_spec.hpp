@@ -9,6 +9,13 @@
 
 namespace fabricd {
 
+/// Whether jobs may write new files into a silo, and when a commit is answered.
+enum class WritePolicy {
+    kOff,      // it is read-only
+    kThrough,  // when the silo has the file
+    kBack,     // when the cache has it; the silo follows
+};
+
 struct SiloSpec {
     std::string at;           // where it appears: "/images"
     std::string from;         // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
@@ -17,6 +24,7 @@ struct SiloSpec {
     std::string region;       // of S3; "": us-east-1
     std::string credentials;  // of S3, a file; "": requests are not signed
     std::string index;        // of a web server; "": its usual name
+    WritePolicy write = WritePolicy::kOff;
 };
 
 struct DataSpec {

@@ -137,6 +137,7 @@ struct HttpTransfers::Transfer {
                      {"location", fields.location},
                      {"x-amz-request-id", fields.request_id},
                      {"x-amz-bucket-region", fields.region},
+                     {"x-amz-meta-fabric-write", fields.write},
                      {"retry-after", fields.retry_after}};
         for (const auto& field : known) {
             if (same_word(name, field.name)) field.place = value;
@@ -351,6 +352,15 @@ void HttpTransfers::set_options(Transfer& transfer) {
     set(CURLOPT_WRITEFUNCTION, &Callbacks::body);
     set(CURLOPT_WRITEDATA, &transfer);
     if (request.is_head) set(CURLOPT_NOBODY, 1L);
+    if (!request.method.empty()) {
+        // In one piece and not by a callback, so that libcurl can sign it. It is the body of a POST
+        // for libcurl, whatever the method is called.
+        static const std::string kNone;
+        const std::string& body = request.body != nullptr ? *request.body : kNone;
+        set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+        set(CURLOPT_POSTFIELDS, body.data());
+        set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    }
     if (!request.is_head && request.into != nullptr) {
         const std::string range = std::to_string(request.offset) + "-" +
                                   std::to_string(request.offset + request.bytes - 1);

@@ -52,6 +52,21 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[1].index == "list.txt");
     }
 
+    TEST_CASE("a silo is read-only unless the file says how jobs write into it") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file("[[silo]]\nat = \"/a\"\nfrom = \"/a\"\n"
+                            "[[silo]]\nat = \"/b\"\nfrom = \"/b\"\nwrite = \"through\"\n"
+                            "[[silo]]\nat = \"/c\"\nfrom = \"s3://c\"\nwrite = \"back\"\n"
+                            "endpoint = \"http://h\"\n"
+                            "[[silo]]\nat = \"/d\"\nfrom = \"http://d/\"\nwrite = \"off\"\n",
+                            "d.toml", spec));
+        CHECK(spec.silos[0].write == WritePolicy::kOff);
+        CHECK(spec.silos[1].write == WritePolicy::kThrough);
+        CHECK(spec.silos[2].write == WritePolicy::kBack);
+        CHECK(spec.silos[3].write == WritePolicy::kOff);
+    }
+
     TEST_CASE("a mistake is named with its line and what would be right") {
         const std::pair<std::string, const char*> mistakes[] = {
             {"", "d.toml: has no [[silo]]"},
@@ -89,6 +104,11 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:4: endpoint takes a text without blanks"},
             {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b\"\ncredentials = \"key\"\n",
              "d.toml:4: credentials takes the path of a file, as \"/etc/fabricd/s3.key\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"/d\"\nwrite = true\n",
+             "d.toml:4: write takes \"off\" (read-only), \"through\" or \"back\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"http://h/\"\nwrite = \"back\"\n",
+             "d.toml:1: a web server can't be written to: write is of folders and of silos from "
+             "s3://"},
             {std::string(kImages) + "[[silo]]\nat = \"/images/x\"\nfrom = \"/d\"\n",
              "d.toml:4: /images/x and /images (line 1) lie within each other"},
         };
