@@ -27,9 +27,28 @@ struct SiloSpec {
     WritePolicy write = WritePolicy::kOff;
 };
 
+/// A host that keeps copies: its address, and the pool that it has in common with others.
+struct PeerSpec {
+    std::string address;  // "host:port"
+    std::string pool;     // "": its own
+};
+
+/// Copies of chunks on other hosts. Without members there are none.
+struct PeersSpec {
+    std::string listen;  // "10.0.0.1:7411"; "": this host serves no other one
+    std::string self;    // its address among the members; "": listen
+    std::vector<PeerSpec> members;
+    unsigned copies = 2;
+    // PEM files; all three or none. Without them listen is a loopback address.
+    std::string authority;
+    std::string certificate;
+    std::string key;
+};
+
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
     std::vector<SiloSpec> silos;
+    PeersSpec peers;
 };
 
 }  // namespace fabricd

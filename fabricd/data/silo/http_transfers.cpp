@@ -138,6 +138,7 @@ struct HttpTransfers::Transfer {
                      {"x-amz-request-id", fields.request_id},
                      {"x-amz-bucket-region", fields.region},
                      {"x-amz-meta-fabric-write", fields.write},
+                     {"x-fabric-crc32c", fields.checksum},
                      {"retry-after", fields.retry_after}};
         for (const auto& field : known) {
             if (same_word(name, field.name)) field.place = value;
@@ -339,6 +340,10 @@ void HttpTransfers::set_options(Transfer& transfer) {
     set(CURLOPT_SSL_VERIFYHOST, 2L);
     set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
     if (!options_.ca_file.empty()) set(CURLOPT_CAINFO, options_.ca_file.c_str());
+    if (!options_.certificate_file.empty()) {
+        set(CURLOPT_SSLCERT, options_.certificate_file.c_str());
+        set(CURLOPT_SSLKEY, options_.key_file.c_str());
+    }
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
     // 0 would be no limit.
     set(CURLOPT_TIMEOUT_MS, std::max(1L, milliseconds_until(request.deadline)));

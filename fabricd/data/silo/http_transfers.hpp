@@ -65,8 +65,9 @@ struct HttpFields {
     std::string location;
     std::string request_id;
     std::string retry_after;
-    std::string region;  // of a bucket that is elsewhere
-    std::string write;   // the token of the write that made an object
+    std::string region;    // of a bucket that is elsewhere
+    std::string write;     // the token of the write that made an object
+    std::string checksum;  // of a chunk of another host
 };
 
 struct HttpAnswer {
@@ -87,6 +88,9 @@ struct HttpTransfersOptions {
     unsigned stalled_seconds = 10;
     std::chrono::milliseconds connect_timeout{5000};
     std::string ca_file;  // certificates to trust; "": those of the system
+    // What this end shows a server that asks for it; "": nothing.
+    std::string certificate_file;
+    std::string key_file;
 };
 
 /// "bytes 0-99/1000": where a part lies, and in how much. nullopt: it says neither.

@@ -67,6 +67,59 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[3].write == WritePolicy::kOff);
     }
 
+    TEST_CASE("peers have addresses, pools and certificates") {
+        DataSpec spec;
+        REQUIRE_FALSE(parse_data_file(
+            std::string(kImages) + "[peers]\nlisten = \"10.0.0.1:7411\"\nself = \"a:7411\"\n"
+                                   "members = [\"a:7411\", \"b:7411 pool=rack\"]\ncopies = 3\n"
+                                   "authority = \"/ca\"\ncertificate = \"/c\"\nkey = \"/k\"\n",
+            "d.toml", spec));
+        CHECK(spec.peers.listen == "10.0.0.1:7411");
+        CHECK(spec.peers.self == "a:7411");
+        REQUIRE(spec.peers.members.size() == 2);
+        CHECK(spec.peers.members[0].pool.empty());
+        CHECK(spec.peers.members[1].address == "b:7411");
+        CHECK(spec.peers.members[1].pool == "rack");
+        CHECK(spec.peers.copies == 3);
+        CHECK(spec.peers.key == "/k");
+        REQUIRE_FALSE(parse_data_file(std::string(kImages) +
+                                          "[peers]\nlisten = \"127.0.0.1:7411\"\n"
+                                          "members = [\"127.0.0.1:7411\", \"[::1]:7412\"]\n",
+                                      "d.toml", spec));
+        CHECK(spec.peers.self == "127.0.0.1:7411");
+        CHECK(spec.peers.copies == 2);
+    }
+
+    TEST_CASE("a mistake in the peers is named with its line") {
+        const std::string wanted_members =
+            "members takes a list of \"HOST:PORT\" or \"HOST:PORT pool=NAME\", of at most 1024 "
+            "different hosts";
+        const std::pair<std::string, std::string> mistakes[] = {
+            {"copies = 2\n", "1: peers without members"},
+            {"members = [\"a\"]\n", "2: " + wanted_members},
+            {"members = [\"a:0\"]\n", "2: " + wanted_members},
+            {"members = [\"a:70000\"]\n", "2: " + wanted_members},
+            {"members = [\"a:1\", \"a:1\"]\n", "2: " + wanted_members},
+            {"members = [\"a:1 pool=\"]\n", "2: " + wanted_members},
+            {"members = [\"http://a:1\"]\n", "2: " + wanted_members},
+            {"members = [\"127.0.0.1:1\"]\ncopies = 0\n", "3: copies takes a number from 1 to 16"},
+            {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1\"\n",
+             "3: listen takes a host and a port, as \"10.0.0.1:7411\""},
+            {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1:2\"\n",
+             "1: 127.0.0.1:2 is none of the members; self is this host's address among them"},
+            {"members = [\"127.0.0.1:1\"]\nkey = \"/k\"\n",
+             "1: authority, certificate and key go together"},
+            {"members = [\"127.0.0.1:1\"]\nkey = \"k\"\n", "3: key takes the path of a PEM file"},
+            {"members = [\"10.0.0.1:1\"]\n",
+             "1: addresses that other hosts reach take authority, certificate and key"}};
+        for (const auto& [text, wanted] : mistakes) {
+            CAPTURE(text);
+            DataSpec spec;
+            CHECK(parse_data_file("[peers]\n" + text + kImages, "d.toml", spec).value_or("") ==
+                  "d.toml:" + wanted);
+        }
+    }
+
     TEST_CASE("a mistake is named with its line and what would be right") {
         const std::pair<std::string, const char*> mistakes[] = {
             {"", "d.toml: has no [[silo]]"},
