@@ -42,6 +42,7 @@ LAYERS = {
     "fabricd/service": 16,
     "fabricd": 17,
     "fabricd/bridge": 17,
+    "fabricd/data/serve": 16,  # above the event loop; a client of the daemon
     "fabricd/data/program": 17,
     "fabricd/ctl": 17,
     "fabricd/slurm": 17,
@@ -52,6 +53,9 @@ LAYERS = {
 
 # fabricctl's folder and the daemon's main share a layer and may share the code of the admin API.
 SAME_UNIT = {"fabricd/ctl": "fabricd"}
+
+# Programs that are clients of the daemon.
+CLIENTS = {"fabricd/ctl", "fabricd/data/serve", "fabricd/data/program"}
 
 # Shared state has a client's view and a daemon's view (house style): neither includes the other.
 CLIENT_VIEW = {"libfabricshm/collective", "libfabricshm/optim", "libfabricshm/net", "libfabricshm/client"}
@@ -76,7 +80,7 @@ LIBRARIES = {
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},
     r"CLI/": {"fabricd/config", "fabricd/ctl", "fabricd/data/program", "emu", "emu/sim", "bench"},
-    r"nlohmann/": {"fabricd/ctl", "fabricd/data/program", "emu/sim", "bench", "tests"},
+    r"nlohmann/": {"fabricd/ctl", "fabricd/data/serve", "fabricd/data/program", "emu/sim", "bench", "tests"},
     r"doctest/": {"tests"},
     r"benchmark/": {"bench"},
     r"(mpi\.h|gloo/)": {"bench"},
@@ -120,7 +124,7 @@ def direction_finding(folder: str, other: str, where: str, target: str) -> str |
     own_unit = SAME_UNIT.get(folder, folder)
     if own_unit == SAME_UNIT.get(other, other):
         return None
-    if folder.startswith("fabricd") and folder != "fabricd/ctl" and other in CLIENT_VIEW:
+    if folder.startswith("fabricd") and folder not in CLIENTS and other in CLIENT_VIEW:
         return f"{where}: the daemon's view includes the client's view: {target}"
     if LAYERS[other] < LAYERS[folder]:
         return None

@@ -42,6 +42,38 @@ std::string read_memory(const toml::node& value, DataSpec& spec) {
     return "";
 }
 
+std::string read_files(const toml::node& value, DataSpec& spec) {
+    constexpr std::int64_t kMostFiles = std::int64_t{1} << 32;
+    const auto* number = value.as_integer();
+    if (number == nullptr || number->get() < 1 || number->get() > kMostFiles) {
+        return "a number of files, 1 to 4294967296";
+    }
+    spec.files = static_cast<std::uint64_t>(number->get());
+    return "";
+}
+
+template <typename Section, fabricshm::Duration Section::*field>
+std::string read_time(const toml::node& value, Section& section) {
+    constexpr auto kLeast = std::chrono::milliseconds(100);
+    constexpr auto kMost = std::chrono::hours(24);
+    const auto* text = value.as_string();
+    const auto time = fabricshm::parse_duration(text != nullptr ? text->get() : "");
+    if (!time.ok() || *time < kLeast || *time > kMost) return "a time as \"30s\", 100ms to 1 day";
+    section.*field = *time;
+    return "";
+}
+
+std::string read_group(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    const std::string name = text != nullptr ? text->get() : "";
+    const bool is_name =
+        !name.empty() && name.size() <= 32 &&
+        std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > 0x20 && c < 0x7f; });
+    if (!is_name) return "the name of a group";
+    spec.group = name;
+    return "";
+}
+
 std::string read_at(const toml::node& value, SiloSpec& silo) {
     const auto* text = value.as_string();
     const std::string at = text != nullptr ? text->get() : "";
@@ -220,13 +252,18 @@ std::string problem_of(PeersSpec& peers) {
     return "";
 }
 
-constexpr SectionKey<DataSpec> kCacheKeys[] = {{"memory", read_memory}};
+constexpr SectionKey<DataSpec> kCacheKeys[] = {
+    {"memory", read_memory},
+    {"files", read_files},
+    {"patience", read_time<DataSpec, &DataSpec::patience>}};
+constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
                                               {"from", read_from},
                                               {"endpoint", read_word<&SiloSpec::endpoint>},
                                               {"region", read_word<&SiloSpec::region>},
                                               {"credentials", read_credentials},
                                               {"index", read_word<&SiloSpec::index>},
+                                              {"refresh", read_time<SiloSpec, &SiloSpec::refresh>},
                                               {"write", read_write}};
 constexpr const char* kSiloRequired[] = {"at", "from"};
 
@@ -326,10 +363,12 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
     for (const auto& [key, value] : parsed.table()) {
         const std::string where = place_in(name, key.source());
         const std::string word(key.str());
-        if (word == "cache") {
+        if (word == "cache" || word == "service") {
             const auto* table = value.as_table();
-            if (table == nullptr) return where + ": cache is a section: [cache]";
-            if (auto bad = read_keys(*table, name, kCacheKeys, found)) return bad;
+            if (table == nullptr) return where + ": " + word + " is a section: [" + word + "]";
+            auto bad = word == "cache" ? read_keys(*table, name, kCacheKeys, found)
+                                       : read_keys(*table, name, kServiceKeys, found);
+            if (bad) return bad;
         } else if (word == "silo") {
             const auto* list = value.as_array();
             if (list == nullptr) return where + ": a silo is a section: [[silo]]";
@@ -346,7 +385,7 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             if (!problem.empty()) return where + ": " + problem;
         } else {
             return where + ": unknown section \"" + word + "\"" +
-                   did_you_mean(word, {"cache", "peers", "silo"});
+                   did_you_mean(word, {"cache", "peers", "service", "silo"});
         }
     }
     if (found.silos.empty()) return name + ": has no [[silo]]";

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,13 +19,14 @@ enum class WritePolicy {
 };
 
 struct SiloSpec {
-    std::string at;           // where it appears: "/images"
-    std::string from;         // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
-    int line = 0;             // of the file, for complaints
-    std::string endpoint;     // of S3: "https://host:port"
-    std::string region;       // of S3; "": us-east-1
-    std::string credentials;  // of S3, a file; "": requests are not signed
-    std::string index;        // of a web server; "": its usual name
+    std::string at;                 // where it appears: "/images"
+    std::string from;               // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
+    int line = 0;                   // of the file, for complaints
+    std::string endpoint;           // of S3: "https://host:port"
+    std::string region;             // of S3; "": us-east-1
+    std::string credentials;        // of S3, a file; "": requests are not signed
+    std::string index;              // of a web server; "": its usual name
+    fabricshm::Duration refresh{};  // how long names and versions count; 0: by its kind
     WritePolicy write = WritePolicy::kOff;
 };
 
@@ -47,6 +50,9 @@ struct PeersSpec {
 
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
+    std::uint64_t files = 0;                    // that the table has lines for; 0: by the memory
+    fabricshm::Duration patience = std::chrono::seconds(30);  // with a silo that does not answer
+    std::string group;                                        // that may read; "": this user alone
     std::vector<SiloSpec> silos;
     PeersSpec peers;
 };

@@ -37,6 +37,7 @@ constexpr CodeText kTexts[] = {
     {"kSystem", "system call failed"},
     {"kInternal", "internal error"},
     {"kPoisoned", "memory was lost to a hardware error"},
+    {"kChanged", "another version of the file is there by now"},
 };
 
 const CodeText& entry_of(Errc code) noexcept {

@@ -32,6 +32,7 @@ enum class Errc : std::int32_t {
     kSystem = 16,       // a system call failed; Error::detail is errno
     kInternal = 17,     // a bug in fabricd or libfabricshm; please report it
     kPoisoned = 18,     // the hardware lost a page; Error::detail is the region's id, 0: none
+    kChanged = 19,      // the file has another version by now; list it again
 };
 
 /// The identifier of a code, as in docs/errors.md: "kBusy".

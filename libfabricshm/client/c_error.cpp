@@ -27,11 +27,12 @@ constexpr const char* kCodeNames[] = {
     "FABRICSHM_EBUSY",    "FABRICSHM_ETIMEOUT",  "FABRICSHM_EPEER",     "FABRICSHM_EDAEMON",
     "FABRICSHM_ENOMEM",   "FABRICSHM_EDENIED",   "FABRICSHM_EMISMATCH", "FABRICSHM_EUNSUPPORTED",
     "FABRICSHM_ECORRUPT", "FABRICSHM_EVERSION",  "FABRICSHM_ECLOSED",   "FABRICSHM_EBROKEN",
-    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL", "FABRICSHM_EPOISONED",
+    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL", "FABRICSHM_EPOISONED", "FABRICSHM_ECHANGED",
 };
 // A code that is added on one side only does not compile.
-static_assert(std::size(kCodeNames) == -FABRICSHM_EPOISONED + 1);
-static_assert(static_cast<int>(Errc::kPoisoned) == -FABRICSHM_EPOISONED &&
+static_assert(std::size(kCodeNames) == -FABRICSHM_ECHANGED + 1);
+static_assert(static_cast<int>(Errc::kChanged) == -FABRICSHM_ECHANGED &&
+              static_cast<int>(Errc::kPoisoned) == -FABRICSHM_EPOISONED &&
               static_cast<int>(Errc::kPeer) == -FABRICSHM_EPEER &&
               static_cast<int>(Errc::kBroken) == -FABRICSHM_EBROKEN);
 
@@ -111,7 +112,7 @@ int check_name(const char* function, const char* name) {
 extern "C" {
 
 const char* fabricshm_error_name(int code) {
-    const bool known = code <= FABRICSHM_OK && code >= FABRICSHM_EPOISONED;
+    const bool known = code <= FABRICSHM_OK && code >= FABRICSHM_ECHANGED;
     return known ? fabricshm::kCodeNames[-code] : "FABRICSHM_E?";
 }
 

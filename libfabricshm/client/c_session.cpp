@@ -106,6 +106,7 @@ int fabricshm_session_open(const fabricshm_session_options* options, fabricshm_s
         auto opened = Session::open(wanted);
         if (!opened.ok()) return open_failed(opened.error(), wanted);
         handle->session = std::move(opened).value();
+        handle->options = wanted;
         handle->identity = encode_identity(place_of(*handle->session));
         *session = handle.release();
         return FABRICSHM_OK;

@@ -24,7 +24,8 @@ struct fabricshm_parameters;
 
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
-    std::string identity;  // see fabricshm_session_identity()
+    std::string identity;               // see fabricshm_session_identity()
+    fabricshm::SessionOptions options;  // with which it was opened
 
     // Keeps opening and closing of arenas apart, over the round trip of an opening, too: the daemon
     // knows an arena of a session as open or not, so the last close has to be distinguished from

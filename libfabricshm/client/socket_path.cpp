@@ -25,20 +25,29 @@ std::string own_temporary_folder() {
     return own ? folder : "";
 }
 
+std::vector<std::string> paths_of(const std::string& wanted, const char* variable,
+                                  const std::string& name) {
+    if (!wanted.empty()) return {wanted};
+    if (const std::string socket = environment(variable); !socket.empty()) return {socket};
+    std::vector<std::string> paths;
+    if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) {
+        paths.push_back(folder + "/fabricd/" + name);
+    }
+    paths.emplace_back("/run/fabricd/" + name);
+    if (const std::string folder = own_temporary_folder(); !folder.empty()) {
+        paths.push_back(folder + "/" + name);
+    }
+    return paths;
+}
+
 }  // namespace
 
 std::vector<std::string> socket_paths(const std::string& wanted) {
-    if (!wanted.empty()) return {wanted};
-    if (const std::string socket = environment("FABRIC_SOCKET"); !socket.empty()) return {socket};
-    std::vector<std::string> paths;
-    if (const std::string folder = environment("XDG_RUNTIME_DIR"); !folder.empty()) {
-        paths.push_back(folder + "/fabricd/attach.sock");
-    }
-    paths.emplace_back("/run/fabricd/attach.sock");
-    if (const std::string folder = own_temporary_folder(); !folder.empty()) {
-        paths.push_back(folder + "/attach.sock");
-    }
-    return paths;
+    return paths_of(wanted, "FABRIC_SOCKET", "attach.sock");
+}
+
+std::vector<std::string> data_socket_paths(const std::string& wanted) {
+    return paths_of(wanted, "FABRIC_DATA_SOCKET", "data.sock");
 }
 
 std::string joined(const std::vector<std::string>& paths) {

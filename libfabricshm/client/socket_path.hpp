@@ -11,6 +11,9 @@ namespace fabricshm {
 /// it is set, otherwise $XDG_RUNTIME_DIR/fabricd/attach.sock and /run/fabricd/attach.sock.
 std::vector<std::string> socket_paths(const std::string& wanted);
 
+/// The same of the data service: `wanted`, $FABRIC_DATA_SOCKET, or data.sock in those folders.
+std::vector<std::string> data_socket_paths(const std::string& wanted);
+
 /// "a or b", for error texts.
 std::string joined(const std::vector<std::string>& paths);
 

@@ -98,7 +98,7 @@ class Waiter {
 std::uint64_t failure_in(std::uint32_t value, std::size_t ranks) noexcept {
     const std::uint64_t rank = value & 0x1ff;
     const std::uint64_t code = value >> 9;
-    const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kPoisoned);
+    const bool known = code != 0 && code <= static_cast<std::uint64_t>(Errc::kChanged);
     return known && rank <= ranks ? code << 32 | rank : 0;
 }
 

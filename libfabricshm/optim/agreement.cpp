@@ -34,7 +34,7 @@ Error KeptError::again() const {
 }
 
 Error failure_of(int rank, std::uint64_t code, const char* step) {
-    if (code > static_cast<std::uint64_t>(Errc::kPoisoned)) {
+    if (code > static_cast<std::uint64_t>(Errc::kChanged)) {
         return explain({Errc::kCorrupt, 0, step}, "rank %d: unknown error %llu", rank,
                        static_cast<unsigned long long>(code));
     }

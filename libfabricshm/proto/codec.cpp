@@ -20,7 +20,7 @@ constexpr const char* kTypeNames[] = {
     "shard_close",   "shard_free",     "shard_move",      "hosts",         "survivors",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
-constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kPoisoned);
+constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kChanged);
 
 // A request without an id could not be answered: ids start at 1. So do those of objects.
 constexpr std::uint64_t kNoId = 0;

@@ -8,7 +8,7 @@ namespace fabricshm::proto {
 
 namespace {
 
-constexpr std::int32_t kMaxStatus = static_cast<std::int32_t>(Errc::kPoisoned);
+constexpr std::int32_t kMaxStatus = static_cast<std::int32_t>(Errc::kChanged);
 
 bool is_terminated(const char (&field)[kNameBytes]) {
     return std::memchr(field, 0, kNameBytes) != nullptr;

@@ -1,4 +1,5 @@
 /* The C header alone, as C11 with every warning: it compiles or the build fails. */
+#include <fabricshm/data.h>
 #include <fabricshm/fabricshm.h>
 #include <fabricshm/optim.h>
 #include <fabricshm/shard.h>
@@ -27,3 +28,7 @@ _Static_assert(sizeof(fabricshm_symmetric_report) == 48,
                "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_snapshot_call) == 40, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_snapshot_report) == 48, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_data_entry) == 88, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_data_view) == 24, "fabricshm_data_view");
+_Static_assert(sizeof(fabricshm_data_plan) == 56, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_data_stats) == 64, "grow at the end; raise the minor version");

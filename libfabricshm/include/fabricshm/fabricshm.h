@@ -54,7 +54,8 @@ enum {
     FABRICSHM_EBROKEN = -15,      /* the group failed earlier: shrink it or leave it */
     FABRICSHM_ESYSTEM = -16,      /* a system call failed; the text has the errno */
     FABRICSHM_EINTERNAL = -17,    /* a bug; please report it */
-    FABRICSHM_EPOISONED = -18     /* the hardware lost a page; fabricshm_error_region() */
+    FABRICSHM_EPOISONED = -18,    /* the hardware lost a page; fabricshm_error_region() */
+    FABRICSHM_ECHANGED = -19      /* the file has another version by now: list it again */
 };
 
 /* The identifier of a code, "FABRICSHM_EPEER". Never NULL; static storage. */

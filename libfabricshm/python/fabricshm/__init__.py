@@ -32,6 +32,7 @@ _HOMES = {
         "ExistsError",
         "FabricError",
         "FabricTimeoutError",
+        "FileChangedError",
         "InvalidArgumentError",
         "MismatchError",
         "NotFoundError",

@@ -26,6 +26,7 @@ from ._errors import (
     ExistsError as ExistsError,
     FabricError as FabricError,
     FabricTimeoutError as FabricTimeoutError,
+    FileChangedError as FileChangedError,
     InvalidArgumentError as InvalidArgumentError,
     MismatchError as MismatchError,
     NotFoundError as NotFoundError,

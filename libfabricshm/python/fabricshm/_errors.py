@@ -38,6 +38,10 @@ class PoisonedError(FabricError):
     """The hardware lost a page of a buffer; the text names the region. Free it and make another."""
 
 
+class FileChangedError(FabricError):
+    """The file has another version by now: open() the set again."""
+
+
 class DaemonError(FabricError, ConnectionError):
     """fabricd is gone or does not answer."""
 
@@ -79,6 +83,7 @@ _CLASSES = {
     "FABRICSHM_ECLOSED": ClosedError,
     "FABRICSHM_EBROKEN": BrokenGroupError,
     "FABRICSHM_EPOISONED": PoisonedError,
+    "FABRICSHM_ECHANGED": FileChangedError,
 }
 
 

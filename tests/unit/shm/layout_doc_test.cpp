@@ -10,9 +10,12 @@
 #include <vector>
 
 #include "libfabricshm/optim/parameter_block.hpp"
+#include "libfabricshm/shm/data_layout.hpp"
+#include "libfabricshm/shm/data_listing.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "libfabricshm/shm/link_page.hpp"
+#include "libfabricshm/shm/pin_page.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
 
@@ -81,6 +84,37 @@ struct StringMaker<Table> {
 // clang-format on
 
 TEST_SUITE("shm.layout_doc") {
+    TEST_CASE("the tables of a data cache's arena and of a listing are those of the structures") {
+        const Table header = {
+            FIELD(DataHeader, magic),         FIELD(DataHeader, version),
+            FIELD(DataHeader, line_bytes),    FIELD(DataHeader, generation),
+            FIELD(DataHeader, lines_offset),  FIELD(DataHeader, lines),
+            FIELD(DataHeader, chunks_offset), FIELD(DataHeader, arena_bytes),
+            FIELD(DataHeader, chunk_bytes),   FIELD(DataHeader, checksum),
+        };
+        CHECK(table_below("### DataHeader") == header);
+        const Table line = {FIELD(DataLine, word),  FIELD(DataLine, offset),
+                            FIELD(DataLine, bytes), FIELD(DataLine, checksum),
+                            FIELD(DataLine, file),  FIELD(DataLine, chunk),
+                            FIELD(DataLine, flags), FIELD(DataLine, reserved)};
+        CHECK(table_below("### DataLine") == line);
+        const Table listing = {FIELD(DataListing, magic),       FIELD(DataListing, generation),
+                               FIELD(DataListing, id),          FIELD(DataListing, entries),
+                               FIELD(DataListing, names_bytes), FIELD(DataListing, flags),
+                               FIELD(DataListing, reserved)};
+        CHECK(table_below("### DataListing") == listing);
+        const Table entry = {FIELD(DataEntry, bytes),       FIELD(DataEntry, first_line),
+                             FIELD(DataEntry, name_offset), FIELD(DataEntry, name_bytes),
+                             FIELD(DataEntry, flags),       FIELD(DataEntry, version),
+                             FIELD(DataEntry, file),        FIELD(DataEntry, mtime_ns)};
+        CHECK(table_below("### DataEntry") == entry);
+        for (const char* magic : {"`0x3141544144424146`", "`0x3154534c44424146`"}) {
+            CHECK(text_of_page().find(magic) != std::string::npos);
+        }
+        CHECK(kDataMagic == 0x3141544144424146);
+        CHECK(kListingMagic == 0x3154534c44424146);
+    }
+
     TEST_CASE("the table of GroupHeader is that of the structure") {
         const Table fields = {
             FIELD(GroupHeader, magic),   FIELD(GroupHeader, version),
@@ -247,6 +281,16 @@ TEST_SUITE("shm.layout_doc") {
         CHECK(table_below("### WaitRecord") == wait);
         CHECK(text_of_page().find("`0x314d4c5442524146`") != std::string::npos);
         CHECK(kTelemetryMagic == 0x314d4c5442524146);
+    }
+
+    TEST_CASE("the table of the pin page is that of the structure") {
+        const Table page = {FIELD(PinPage, magic), FIELD(PinPage, high), FIELD(PinPage, notes),
+                            FIELD(PinPage, slots)};
+        CHECK(table_below("## A pin page") == page);
+        CHECK(text_of_page().find("`0x31534e4950424146`") != std::string::npos);
+        CHECK(kPinMagic == 0x31534e4950424146);
+        CHECK(text_of_page().find("A memory file of 36864 bytes") != std::string::npos);
+        CHECK(kPinFileBytes == 36864);
     }
 
     TEST_CASE("the tables of the directive page are those of the structures") {

@@ -1,0 +1,180 @@
+// ChunkCache: the published arena as its maker sees it: which line has which memory, what of it is
+// there, and what goes when room is needed. docs/data.md.
+//
+// A line that shall leave goes through four steps, many lines at a time: its word says `leaving`;
+// the pin pages of all readers are searched; pinned ones are `ready` again as they were; the others
+// are `empty` with the next generation, and only then their bytes are given to others. A reader
+// pins first and looks at the word then, so one of the two sees the other.
+
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fabricd/data/blocks/free_ranges.hpp"
+#include "fabricd/data/blocks/s3_fifo.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/shm/data_layout.hpp"
+
+namespace fabricd {
+
+using fabricshm::DataLineState;
+using fabricshm::DataTables;
+using fabricshm::Result;
+
+/// The pins of all readers.
+class PinPages {
+  public:
+    PinPages() = default;
+    virtual ~PinPages() = default;
+    PinPages(const PinPages&) = delete;
+    PinPages& operator=(const PinPages&) = delete;
+
+    /// Behind the stores to the words of `lines`, which are ascending: sets pinned[i] to 1 where a
+    /// reader has lines[i]. False: not all pages are known now, and nothing may leave.
+    virtual bool search(std::span<const std::uint64_t> lines, std::span<std::uint8_t> pinned) = 0;
+};
+
+/// Where chunks go that leave the memory: a disk. Each is whole, and may come back by another way.
+class ChunkTier {
+  public:
+    ChunkTier() = default;
+    virtual ~ChunkTier() = default;
+    ChunkTier(const ChunkTier&) = delete;
+    ChunkTier& operator=(const ChunkTier&) = delete;
+
+    /// `bytes` are of chunk `chunk` of `file`, and are given to others when this returns. It takes
+    /// a copy or not, and does not wait.
+    virtual void store(std::uint64_t file, std::uint32_t chunk, std::span<const std::byte> bytes,
+                       std::uint32_t checksum) = 0;
+};
+
+/// Why a chunk is in memory, which decides when it goes.
+enum class ChunkKind : std::uint8_t {
+    kNone,
+    kTried,    // read without a plan: S3-FIFO decides
+    kPassing,  // fetched ahead of its use by a plan; goes when it was read
+    kKept,     // of a plan, to the end
+};
+inline constexpr std::size_t kChunkKinds = 4;
+
+/// One thread at a time. The arena is borrowed.
+class ChunkCache {
+  public:
+    struct Room {
+        std::byte* into = nullptr;
+        Bytes bytes = 0;
+        Bytes room = 0;  // that may be written
+    };
+    struct Stats {
+        std::array<Bytes, kChunkKinds> bytes{};  // that are there, by kind; kNone: being filled
+        std::array<std::uint64_t, kChunkKinds> chunks{};
+        std::uint64_t evicted = 0;
+        std::uint64_t moved = 0;         // to make one hole of several
+        std::uint64_t found_pinned = 0;  // that were to leave
+        std::uint64_t gone = 0;          // whose memory readers still use
+    };
+
+    ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins);
+
+    /// Empty tables, then the header.
+    void format();
+    /// Of an arena whose header is right: lines that are ready, and that `is_known` (by line)
+    /// knows, go on; whatever else they say, or whose memory is another line's, too, is gone.
+    void take_up(const std::function<bool(std::uint64_t line)>& is_known);
+
+    /// Lines for a version of a file that has bytes: the first. Nothing: there are not as many free
+    /// ones next to each other.
+    std::optional<std::uint64_t> add_file(std::uint64_t file, Bytes bytes);
+    /// That version is no more. Bytes that readers have pinned stay until they are not.
+    void retire(std::uint64_t first, std::uint64_t count);
+
+    DataLineState state(std::uint64_t line) const noexcept;
+    std::uint64_t file_of(std::uint64_t line) const noexcept { return at(line).file; }
+    std::uint32_t chunk_of(std::uint64_t line) const noexcept { return at(line).chunk; }
+    std::uint32_t checksum_of(std::uint64_t line) const noexcept { return at(line).checksum; }
+    ChunkKind kind(std::uint64_t line) const noexcept { return records_[line].kind; }
+    /// Of a line that is ready.
+    std::span<const std::byte> bytes_of(std::uint64_t line) const noexcept;
+
+    /// Memory for an empty line, which is filling from now on. Nothing: no room can be made now.
+    /// What is wanted (`is_wanted`) by a reader may also take the place of what a plan keeps.
+    std::optional<Room> begin(std::uint64_t line, std::uint32_t bytes, ChunkKind kind,
+                              bool is_wanted);
+    /// Its bytes are there; or not.
+    void finish(std::uint64_t line, std::uint32_t checksum);
+    void fail(std::uint64_t line);
+
+    /// It was read.
+    void touch(std::uint64_t line);
+    /// Of a line that is filling or ready.
+    void set_kind(std::uint64_t line, ChunkKind kind);
+    /// Takes lines that are ready out, but for those that are pinned; how many went.
+    std::size_t drop(std::vector<std::uint64_t> lines);
+    /// Gives back what readers of versions that are gone have let go of. Call now and then.
+    void sweep();
+
+    Bytes capacity() const noexcept { return tables_.arena_bytes - tables_.chunks_offset; }
+    Bytes used() const noexcept { return capacity() - memory_.free(); }
+    std::uint64_t free_lines() const noexcept { return lines_.free(); }
+    const DataTables& tables() const noexcept { return tables_; }
+    const Stats& stats() const noexcept { return stats_; }
+    void set_tier(ChunkTier* tier) noexcept { tier_ = tier; }
+
+    /// What contradicts itself; "": nothing. O(lines). For tests.
+    std::string problems() const;
+
+  private:
+    struct Record {
+        ChunkKind kind = ChunkKind::kNone;
+        bool is_used = false;     // a file's
+        bool is_filling = false;  // its memory is a silo's
+        bool is_retired = false;
+        bool was_read = false;   // of kPassing
+        std::uint64_t turn = 0;  // of kPassing: the lower, the older
+    };
+
+    fabricshm::DataLine& at(std::uint64_t line) const noexcept;
+    static Bytes room_of(Bytes bytes) noexcept;
+    static Bytes align_of(Bytes bytes) noexcept;
+    void set_word(std::uint64_t line, DataLineState state, bool is_next) noexcept;
+    bool take_up_line(std::uint64_t line, bool is_known);
+    void enter(std::uint64_t line, ChunkKind kind);
+    void leave_kind(std::uint64_t line);
+    void release_memory(std::uint64_t line);
+    void release_line(std::uint64_t line);
+
+    std::optional<std::uint64_t> take_memory(Bytes bytes, ChunkKind kind);
+    std::optional<std::uint64_t> make_room(Bytes bytes, ChunkKind kind, bool is_wanted);
+    std::vector<std::uint64_t> victims(Bytes wanted, bool is_wanted);
+    std::vector<std::uint64_t> without_pinned(std::vector<std::uint64_t> lines);
+    Bytes evict(const std::vector<std::uint64_t>& lines);
+    bool open_window(Bytes bytes);
+    std::optional<std::uint64_t> cheapest_window() const;
+    void move_or_evict(std::uint64_t line);
+
+    std::byte* arena_;
+    DataTables tables_;
+    PinPages& pins_;
+    ChunkTier* tier_ = nullptr;
+    FreeRanges memory_;
+    FreeRanges lines_;
+    std::vector<Record> records_;                       // by line
+    std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line
+    S3Fifo tried_;
+    std::map<std::uint64_t, std::uint64_t> passing_;  // by turn
+    std::map<std::uint64_t, std::uint64_t> read_;     // of these, what was read; by turn
+    std::map<std::uint64_t, std::uint64_t> kept_;     // by turn
+    std::vector<std::uint64_t> gone_;                 // lines whose bytes may be pinned
+    std::uint64_t last_turn_ = 0;
+    Stats stats_;
+};
+
+}  // namespace fabricd

@@ -1,0 +1,186 @@
+#include "fabricd/data/program/serve_command.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "fabricd/data/program/data_link.hpp"
+#include "fabricd/data/serve/data_service.hpp"
+#include "fabricd/data/serve/published_memory.hpp"
+#include "fabricd/server/event_loop.hpp"
+#include "fabricd/server/lock_file.hpp"
+#include "fabricd/service/notify.hpp"
+#include "fabricd/service/signals.hpp"
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/client/published_arena.hpp"
+#include "libfabricshm/client/socket_path.hpp"
+#include "libfabricshm/os/random.hpp"
+#include "libfabricshm/shm/data_layout.hpp"
+
+namespace fabricd {
+
+using namespace std::chrono_literals;
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::PublishedArena;
+using fabricshm::Session;
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kBadConfiguration = 2;
+// Of disks and servers that are at work when the service is to end. SIGALRM ends it then.
+constexpr unsigned kEndSeconds = 15;
+constexpr int kArenaNames = 8;
+constexpr auto kLastWord = 1s;
+
+int fail(int code, const std::string& text) {
+    std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
+    return code;
+}
+
+struct Published {
+    std::shared_ptr<PublishedArena> arena;
+    std::string name;
+    DataTables tables;
+    bool is_fresh = true;
+};
+
+std::uint64_t random_generation() {
+    std::uint64_t generation = 0;
+    const auto filled = fabricshm::fill_random(std::as_writable_bytes(std::span(&generation, 1)));
+    if (!filled.ok()) generation = static_cast<std::uint64_t>(fabricshm::monotonic_ns());
+    return generation | 1;  // never 0
+}
+
+// False: what is there is no table of ours, and readers may have pinned what it says.
+bool take_tables(Published& published, std::uint64_t lines) {
+    const auto planned =
+        fabricshm::plan_data_tables(random_generation(), lines, published.arena->bytes());
+    if (!planned.ok()) return false;
+    published.tables = *planned;
+    published.is_fresh = true;
+    if (published.arena->is_new()) return true;
+    const auto found =
+        fabricshm::read_data_header(published.arena->data(), published.arena->bytes());
+    // Ended before its tables were there: no reader has found any.
+    if (!found.ok()) return found.error().code == Errc::kNotFound;
+    const bool is_same = found->lines == planned->lines &&
+                         found->arena_bytes == planned->arena_bytes &&
+                         found->lines_offset == planned->lines_offset &&
+                         found->chunks_offset == planned->chunks_offset;
+    if (!is_same) return false;
+    published.tables = *found;
+    published.is_fresh = false;
+    return true;
+}
+
+// An arena of this service's name; under a further one when that is another's, of another size, or
+// can't be taken up while readers have it.
+Result<Published> publish(const std::shared_ptr<Session>& session, const DataSpec& spec) {
+    const Bytes bytes = fabricshm::round_up(spec.memory, 2 * fabricshm::kMiB);
+    const std::uint64_t lines = spec.files != 0 ? spec.files : default_lines(bytes);
+    std::vector<std::string> readers;
+    if (!spec.group.empty()) readers.push_back("group:" + spec.group);
+    Error last{Errc::kBusy, 0, "publish arena"};
+    for (int number = 0; number < kArenaNames; ++number) {
+        Published published;
+        published.name = "data-" + std::to_string(::geteuid());
+        if (number != 0) published.name += "-" + std::to_string(number);
+        auto arena = PublishedArena::publish(session, published.name, bytes, readers,
+                                             session->default_deadline());
+        if (!arena.ok()) {
+            last = arena.error();
+            if (last.code == Errc::kExists || last.code == Errc::kBusy) continue;
+            return last;
+        }
+        published.arena = std::move(arena).value();
+        if (take_tables(published, lines)) return published;
+        fabricshm::log(fabricshm::LogLevel::kWarning,
+                       "the tables in arena %s can't be taken up; its readers keep what they have",
+                       published.name.c_str());
+        published.arena->unpublish();
+    }
+    return last;
+}
+
+std::string folder_of(const std::string& path) {
+    const auto slash = path.rfind('/');
+    return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+}
+
+int run(DataService& service, ArenaMemory& memory, EventLoop& loop) {
+    const auto watchdog = watchdog_interval();
+    auto next_word = Clock::now();
+    while (!loop.stopping()) {
+        const auto turned = loop.turn(Clock::now() + service.tick_interval());
+        if (!turned.ok()) return fail(kFailed, describe(turned.error()));
+        const auto now = Clock::now();
+        service.tick(now);
+        if (!memory.arena().is_held()) {
+            return fail(kFailed, "the daemon has lost this session; started again it goes on");
+        }
+        if (watchdog && now >= next_word) {
+            notify_systemd("WATCHDOG=1");
+            next_word = now + *watchdog / 2;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+int serve(const ServeOptions& options) {
+    auto signals = SignalThread::block();
+    auto loop = EventLoop::make();
+    if (!signals.ok() || !loop.ok()) return fail(kFailed, "can't watch signals");
+
+    const std::string socket = options.socket.empty() ? default_data_socket() : options.socket;
+    if (const auto made = make_directory(folder_of(socket), 0700); !made.ok()) {
+        return fail(kFailed, explanation_of(made.error()));
+    }
+    fabricshm::SessionOptions attach;
+    attach.sockets = fabricshm::socket_paths(options.daemon);
+    attach.label = "fabric-data";
+    auto session = Session::open(attach);
+    if (!session.ok()) return fail(kFailed, explanation_of(session.error()));
+    auto published = publish(*session, options.spec);
+    if (!published.ok()) {
+        return fail(kFailed, "the arena: " + explanation_of(published.error()));
+    }
+
+    ArenaMemory memory(published->arena);
+    DataService::Options made;
+    made.spec = options.spec;
+    made.socket = socket;
+    made.names = socket + ".names";
+    made.arena_name = published->name;
+    made.arena = published->arena->data();
+    made.tables = published->tables;
+    made.is_fresh = published->is_fresh;
+    auto service = DataService::start(std::move(made), memory, *loop);
+    if (!service.ok()) {
+        const Errc code = service.error().code;
+        const bool is_configuration = code == Errc::kInvalid || code == Errc::kUnsupported;
+        return fail(is_configuration ? kBadConfiguration : kFailed,
+                    explanation_of(service.error()));
+    }
+    signals->start({[&](int, SignalThread::Sender) { loop->stop(); }, [] {}});
+    fabricshm::log(fabricshm::LogLevel::kInfo, "serving at %s from arena %s, %s%s", socket.c_str(),
+                   published->name.c_str(),
+                   fabricshm::format_bytes((*service)->parts().cache.capacity()).c_str(),
+                   published->is_fresh ? "" : ", taken up again");
+    notify_systemd("READY=1", kLastWord);
+    const int code = run(**service, memory, *loop);
+    notify_systemd("STOPPING=1", kLastWord);
+    ::alarm(kEndSeconds);
+    loop->close();
+    service->reset();
+    (*session)->close();
+    return code;
+}
+
+}  // namespace fabricd

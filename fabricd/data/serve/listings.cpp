@@ -1,0 +1,306 @@
+#include "fabricd/data/serve/listings.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <unordered_set>
+
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/sealed_file.hpp"
+#include "libfabricshm/shm/data_listing.hpp"
+
+namespace fabricd {
+
+using namespace std::chrono_literals;
+using fabricshm::Clock;
+using fabricshm::Errc;
+using fabricshm::ListedFile;
+
+namespace {
+
+constexpr std::size_t kRecent = 64;
+
+Outcome no_such(const std::string& path) {
+    return {Errc::kNotFound, 0, printable(path) + " is not there"};
+}
+
+// "/a/b" of "/a/b/" and "//a/b".
+std::string normal(const std::string& path) {
+    std::string text = "/";
+    for (const char letter : path) {
+        if (letter != '/' || text.back() != '/') text += letter;
+    }
+    if (text.size() > 1 && text.back() == '/') text.pop_back();
+    return text;
+}
+
+}  // namespace
+
+Duration default_refresh(const SiloSpec& spec) {
+    return spec.from.starts_with("/") ? Duration(1s) : Duration(60s);
+}
+
+Listings::Listings(Parts parts)
+    : parts_(std::move(parts)),
+      // Of all services that were ever at this arena no two have one id for two listings.
+      last_id_(
+          static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch() / 1us)) {}
+
+std::optional<Listings::Place> Listings::place_of(const std::string& path) const {
+    const std::string wanted = normal(path);
+    for (std::uint32_t silo = 0; silo < parts_.specs.size(); ++silo) {
+        const std::string& at = parts_.specs[silo].at;
+        if (wanted == at) return Place{silo, ""};
+        const bool is_below = wanted.size() > at.size() && wanted.rfind(at, 0) == 0 &&
+                              wanted[at.size()] == '/' &&
+                              is_silo_path(std::string_view(wanted).substr(at.size() + 1));
+        if (is_below) return Place{silo, wanted.substr(at.size() + 1)};
+    }
+    return std::nullopt;
+}
+
+bool Listings::is_above_silos(const std::string& path) const {
+    const std::string folder = normal(path) == "/" ? "/" : normal(path) + "/";
+    return std::any_of(parts_.specs.begin(), parts_.specs.end(),
+                       [&](const SiloSpec& spec) { return spec.at.rfind(folder, 0) == 0; });
+}
+
+Duration Listings::refresh_of(std::uint32_t silo) const {
+    const SiloSpec& spec = parts_.specs[silo];
+    return spec.refresh > Duration::zero() ? spec.refresh : default_refresh(spec);
+}
+
+Result<std::shared_ptr<Listing>> Listings::list_above(const std::string& path, TimePoint now) {
+    const std::string folder = normal(path) == "/" ? "/" : normal(path) + "/";
+    std::set<std::string> names;
+    for (const SiloSpec& spec : parts_.specs) {
+        if (spec.at.rfind(folder, 0) != 0) continue;
+        const std::string rest = spec.at.substr(folder.size());
+        names.insert(rest.substr(0, rest.find('/')));
+    }
+    std::vector<ListedFile> listed;
+    for (const auto& name : names) {
+        ListedFile one;
+        one.name = name;
+        one.is_folder = true;
+        listed.push_back(one);
+    }
+    auto listing = std::make_shared<Listing>();
+    listing->id = ++last_id_;
+    listing->is_virtual = true;
+    listing->files.assign(listed.size(), 0);
+    listing->made = now;
+    const auto bytes = build_listing({parts_.generation, listing->id, 0}, listed);
+    FABRIC_TRY(listing->descriptor, fabricshm::make_sealed_file("fabric-listing", bytes));
+    return listing;
+}
+
+void Listings::list(const std::string& path, bool is_recursive, bool is_new, ListAnswer answer,
+                    TimePoint now) {
+    const auto place = place_of(path);
+    if (!place) {
+        if (!is_above_silos(path)) return answer(no_such(path), nullptr);
+        if (is_recursive) {
+            return answer(
+                {Errc::kUnsupported, 0, printable(path) + " has several silos below it: list each"},
+                nullptr);
+        }
+        const auto listing = list_above(path, now);
+        if (!listing.ok()) return answer(outcome_of(listing.error()), nullptr);
+        remember(*listing);
+        return answer({}, *listing);
+    }
+    const Key key{place->silo, place->path, is_recursive};
+    Entry& entry = entries_[key];
+    const bool is_fresh = entry.last && !entry.is_expired && !is_new &&
+                          now - entry.last->made < refresh_of(place->silo);
+    if (is_fresh) return answer({}, entry.last);
+    entry.waiting.push_back({std::move(answer), now + parts_.patience});
+    if (entry.is_asked) return;
+    entry.is_asked = true;
+    parts_.silos[place->silo]->list(place->path, is_recursive, [this, key](ListDone done) {
+        parts_.post([this, key, done = std::move(done)]() mutable { took(key, std::move(done)); });
+    });
+}
+
+Result<std::shared_ptr<Listing>> Listings::make(const Key& key, const ListDone& done,
+                                                TimePoint now) {
+    const std::size_t prefix = key.path.empty() ? 0 : key.path.size() + 1;
+    auto listing = std::make_shared<Listing>();
+    std::vector<ListedFile> listed;
+    listed.reserve(done.entries.size());
+    for (const ListedPath& entry : done.entries) {
+        ListedFile one;
+        one.name = entry.path.substr(prefix);
+        one.is_folder = entry.is_folder;
+        if (!entry.is_folder) {
+            FABRIC_TRY(const KnownFile* file,
+                       parts_.files.see(key.silo, entry.path, entry.facts, now));
+            one.bytes = file->facts.bytes;
+            one.first_line = file->first_line;
+            one.version = file->facts.version.words;
+            one.file = file->id;
+            one.mtime_ns = parts_.files.mtime_of(*file);
+        }
+        listed.push_back(std::move(one));
+    }
+    std::sort(listed.begin(), listed.end(),
+              [](const auto& one, const auto& other) { return one.name < other.name; });
+    // A silo whose pages overlap, since it changed between them, names a file twice.
+    listed.erase(
+        std::unique(listed.begin(), listed.end(),
+                    [](const auto& one, const auto& other) { return one.name == other.name; }),
+        listed.end());
+    for (const ListedFile& one : listed) listing->files.push_back(one.file);
+    listing->id = ++last_id_;
+    listing->silo = key.silo;
+    listing->left_out = done.left_out;
+    listing->first_left_out = done.first_left_out;
+    listing->made = now;
+    const std::uint64_t flags = key.is_recursive ? fabricshm::kListingRecursive : 0;
+    const auto bytes = build_listing({parts_.generation, listing->id, flags}, listed);
+    FABRIC_TRY(listing->descriptor, fabricshm::make_sealed_file("fabric-listing", bytes));
+    return listing;
+}
+
+// What the silo no longer names is no more.
+void Listings::forget_missing(const Listing& before, const Listing& after) {
+    const std::unordered_set<std::uint64_t> there(after.files.begin(), after.files.end());
+    for (const auto id : before.files) {
+        if (id != 0 && there.count(id) == 0) parts_.files.forget(id);
+    }
+}
+
+void Listings::took(const Key& key, ListDone done) {
+    const TimePoint now = Clock::now();
+    Entry& entry = entries_[key];
+    entry.is_asked = false;
+    const auto waiting = std::exchange(entry.waiting, {});
+    const auto answer_all = [&](const Outcome& outcome,
+                                const std::shared_ptr<const Listing>& listing) {
+        for (const auto& waiter : waiting) waiter.answer(outcome, listing);
+    };
+    const Outcome outcome{done.error.code, done.error.detail, done.reason};
+    parts_.fills.note_silo(key.silo, outcome, now);
+    if (outcome.code != Errc::kOk) {
+        // The root that is gone is a silo that does not answer: a disk that is not mounted.
+        const bool is_gone = outcome.code == Errc::kNotFound && !key.path.empty();
+        const auto last = entry.last;
+        if (is_gone && last) {
+            forget_missing(*last, Listing{});
+            entry.last = nullptr;
+        }
+        if (!is_gone && last) return answer_all({}, last);
+        if (!entry.last) entries_.erase(key);  // `entry` is no more
+        return answer_all(outcome, nullptr);
+    }
+    const auto made = make(key, done, now);
+    if (!made.ok()) return answer_all(outcome_of(made.error()), nullptr);
+    if (entry.last) forget_missing(*entry.last, **made);
+    entry.last = *made;
+    entry.is_expired = false;
+    remember(*made);
+    answer_all({}, *made);
+}
+
+void Listings::remember(const std::shared_ptr<const Listing>& listing) {
+    recent_.push_back(listing);
+    if (recent_.size() > kRecent) recent_.pop_front();
+}
+
+std::shared_ptr<const Listing> Listings::find(std::uint64_t id) const {
+    for (const auto& listing : recent_) {
+        if (listing->id == id) return listing;
+    }
+    return nullptr;
+}
+
+void Listings::expire(std::uint32_t silo) {
+    for (auto& [key, entry] : entries_) {
+        if (key.silo == silo) entry.is_expired = true;
+    }
+}
+
+void Listings::stat(const std::string& path, StatAnswer answer, TimePoint now) {
+    const auto place = place_of(path);
+    if (!place || place->path.empty()) {
+        const bool is_there = place || is_above_silos(path);
+        return answer(is_there ? Outcome{} : no_such(path), {true, 0});
+    }
+    const KnownFile* known = parts_.files.find(place->silo, place->path);
+    if (known != nullptr && now - known->seen < refresh_of(place->silo)) {
+        return answer({}, {false, known->id});
+    }
+    const LookKey key{place->silo, place->path};
+    const auto [look, is_new] = looks_.try_emplace(key);
+    look->second.waiting.push_back({std::move(answer), now + parts_.patience});
+    if (!is_new) return;
+    look->second.before = known != nullptr ? known->id : 0;
+    parts_.silos[place->silo]->look(place->path, [this, key](ListDone done) {
+        parts_.post([this, key, done = std::move(done)] { took_look(key, done); });
+    });
+}
+
+void Listings::took_look(const LookKey& key, const ListDone& done) {
+    const TimePoint now = Clock::now();
+    const auto found = looks_.find(key);
+    const Look look = std::move(found->second);
+    looks_.erase(found);
+    const auto answer_all = [&look](const Outcome& outcome, PathFacts facts) {
+        for (const auto& waiter : look.waiting) waiter.answer(outcome, facts);
+    };
+    const auto& [silo, path] = key;
+    const Outcome outcome{done.error.code, done.error.detail, done.reason};
+    parts_.fills.note_silo(silo, outcome, now);
+    if (outcome.code == Errc::kOk) {
+        const auto file = parts_.files.see(silo, path, done.entries[0].facts, now);
+        if (!file.ok()) return answer_all(outcome_of(file.error()), {});
+        return answer_all({}, {false, (*file)->id});
+    }
+    const bool is_here = look.before != 0 && parts_.files.find(look.before) != nullptr;
+    if (outcome.code != Errc::kNotFound) {
+        // As listings: what was known goes on while the silo does not answer.
+        return is_here ? answer_all({}, {false, look.before}) : answer_all(outcome, {});
+    }
+    if (is_here) parts_.files.forget(look.before);
+    // No file; a folder perhaps.
+    list(
+        parts_.specs[silo].at + "/" + path, false, false,
+        [waiting = look.waiting](const Outcome& listed, const std::shared_ptr<const Listing>&) {
+            for (const auto& waiter : waiting) waiter.answer(listed, {true, 0});
+        },
+        now);
+}
+
+Outcome Listings::late_outcome(std::uint32_t silo) const {
+    return {Errc::kTimeout, 0, parts_.specs[silo].at + ": the silo has not answered in time"};
+}
+
+void Listings::tick(TimePoint now) {
+    std::vector<std::function<void()>> late;
+    const auto take_late = [now](auto& waiting, const auto& take) {
+        for (const auto& waiter : waiting) {
+            if (waiter.deadline <= now) take(waiter.answer);
+        }
+        std::erase_if(waiting, [now](const auto& waiter) { return waiter.deadline <= now; });
+    };
+    for (auto& [key, entry] : entries_) {
+        const Outcome outcome = late_outcome(key.silo);
+        take_late(entry.waiting, [&, last = entry.last](const ListAnswer& answer) {
+            parts_.fills.note_silo(key.silo, outcome, now);
+            late.push_back([=] { last ? answer({}, last) : answer(outcome, nullptr); });
+        });
+    }
+    for (auto& [key, look] : looks_) {
+        const Outcome outcome = late_outcome(key.first);
+        const bool is_here = look.before != 0 && parts_.files.find(look.before) != nullptr;
+        const PathFacts facts{false, look.before};
+        take_late(look.waiting, [&](const StatAnswer& answer) {
+            parts_.fills.note_silo(key.first, outcome, now);
+            late.push_back([=] { is_here ? answer({}, facts) : answer(outcome, {}); });
+        });
+    }
+    for (const auto& answer : late) answer();
+}
+
+}  // namespace fabricd

@@ -1,0 +1,119 @@
+// Listings: what paths hold, as the silos said it last, and who waits to hear it.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabricd/data/serve/fills.hpp"
+#include "libfabricshm/os/fd.hpp"
+
+namespace fabricd {
+
+/// One listing, of one moment.
+struct Listing {
+    std::uint64_t id = 0;
+    std::uint32_t silo = 0;
+    bool is_virtual = false;           // of folders above the silos
+    std::vector<std::uint64_t> files;  // ids, as the entries; 0: a folder
+    std::size_t left_out = 0;
+    std::string first_left_out;
+    fabricshm::Fd descriptor;
+    TimePoint made{};
+};
+
+/// What one path is.
+struct PathFacts {
+    bool is_folder = false;
+    std::uint64_t file = 0;  // the id of a file
+};
+
+/// The control thread's. A failure of a silo is no listing: where there is one of before, it goes
+/// on, else the failure is the answer.
+class Listings {
+  public:
+    struct Parts {
+        FileTable& files;
+        Fills& fills;
+        std::vector<std::unique_ptr<SiloWorker>>& silos;
+        const std::vector<SiloSpec>& specs;
+        std::uint64_t generation;  // of the tables
+        Duration patience;
+        std::function<bool(std::function<void()>)> post;  // to the control thread
+    };
+    explicit Listings(Parts parts);
+
+    using ListAnswer = std::function<void(const Outcome&, std::shared_ptr<const Listing>)>;
+    using StatAnswer = std::function<void(const Outcome&, PathFacts)>;
+
+    /// A path of the namespace: "/", "/images/train". `is_new`: as the silo has it now.
+    void list(const std::string& path, bool is_recursive, bool is_new, ListAnswer answer,
+              TimePoint now);
+    void stat(const std::string& path, StatAnswer answer, TimePoint now);
+
+    /// Deadlines. Call some times in a second.
+    void tick(TimePoint now);
+
+    /// One of the last listings; nullptr: it is too old, or of another service.
+    std::shared_ptr<const Listing> find(std::uint64_t id) const;
+    /// Version and names of what lies there are asked for again.
+    void expire(std::uint32_t silo);
+
+    /// The silo that a path lies in, and the path there. Nothing: it lies in none.
+    struct Place {
+        std::uint32_t silo = 0;
+        std::string path;
+    };
+    std::optional<Place> place_of(const std::string& path) const;
+
+  private:
+    struct Key {
+        std::uint32_t silo;
+        std::string path;
+        bool is_recursive;
+        auto operator<=>(const Key&) const = default;
+    };
+    template <typename Call>
+    struct Waiter {
+        Call answer;
+        TimePoint deadline;
+    };
+    struct Entry {
+        std::shared_ptr<const Listing> last;
+        bool is_expired = false;
+        bool is_asked = false;  // the silo lists it now
+        std::vector<Waiter<ListAnswer>> waiting;
+    };
+    struct Look {
+        std::uint64_t before = 0;  // the id that the path had
+        std::vector<Waiter<StatAnswer>> waiting;
+    };
+    using LookKey = std::pair<std::uint32_t, std::string>;
+
+    Duration refresh_of(std::uint32_t silo) const;
+    bool is_above_silos(const std::string& path) const;
+    Result<std::shared_ptr<Listing>> list_above(const std::string& path, TimePoint now);
+    void took(const Key& key, ListDone done);
+    void took_look(const LookKey& key, const ListDone& done);
+    Outcome late_outcome(std::uint32_t silo) const;
+    Result<std::shared_ptr<Listing>> make(const Key& key, const ListDone& done, TimePoint now);
+    void forget_missing(const Listing& before, const Listing& after);
+    void remember(const std::shared_ptr<const Listing>& listing);
+
+    Parts parts_;
+    std::map<Key, Entry> entries_;
+    std::map<LookKey, Look> looks_;                     // that silos do now
+    std::list<std::shared_ptr<const Listing>> recent_;  // the newest last
+    std::uint64_t last_id_;
+};
+
+/// How long names and versions of a silo count, where its spec says nothing.
+Duration default_refresh(const SiloSpec& spec);
+
+}  // namespace fabricd
