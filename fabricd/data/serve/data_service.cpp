@@ -67,7 +67,8 @@ DataService::DataService(Options options, PublishedMemory& memory, EventLoop& lo
                  workers_[silo]->fetch(tagged, FetchPriority::kAhead);
              },
              [this](std::uint64_t line) { return memory_.holders(line); },
-             options_.arena_name},
+             options_.arena_name,
+             nullptr},
       walks_(parts_),
       commands_(parts_, walks_) {
     files_.on_gone = [this](std::uint64_t id) {

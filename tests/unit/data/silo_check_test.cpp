@@ -18,8 +18,10 @@ TEST_SUITE("data.silo_check") {
         std::ofstream(folder.file("images/a")) << "a";
         REQUIRE(::mkfifo(folder.file("images/pipe").c_str(), 0600) == 0);
         const std::vector<SiloCheck> checks = {
-            check_silo({"/images", folder.file("images"), 3, "", "", "", "", WritePolicy::kOff}),
-            check_silo({"/gone", folder.file("gone"), 6, "", "", "", "", WritePolicy::kThrough})};
+            check_silo(
+                {"/images", folder.file("images"), 3, "", "", "", "", {}, WritePolicy::kOff}),
+            check_silo(
+                {"/gone", folder.file("gone"), 6, "", "", "", "", {}, WritePolicy::kThrough})};
         CHECK(as_text(checks, "d.toml") ==
               "/images  " + folder.file("images") + "  1 entry in its root, read-only\n" +
                   "    left out: 1, the first pipe: neither a file nor a folder\n" +
