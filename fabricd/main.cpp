@@ -71,6 +71,7 @@ DaemonOptions daemon_options(const Config& config, Bytes capacity,
     options.limits.default_arena_bytes = std::min(config.limits.default_arena_bytes, capacity);
     options.refuses_damage = config.state.damaged_journal == "refuse";
     options.adopt_grace = config.state.adopt_grace;
+    options.dax_trust_users = config.pool.dax_trust_users;
     options.sampling.period = config.telemetry.interval;
     options.sampling.stale_after = config.telemetry.stale_after;
     options.device_sources = [gpus = config.telemetry.gpus] { return find_devices(gpus); };

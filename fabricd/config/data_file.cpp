@@ -255,7 +255,7 @@ std::string problem_of(PeersSpec& peers) {
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
-    {"patience", read_time<DataSpec, &DataSpec::patience>}};
+    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>}};
 constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
                                               {"from", read_from},

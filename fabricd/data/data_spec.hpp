@@ -51,8 +51,9 @@ struct PeersSpec {
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
     std::uint64_t files = 0;                    // that the table has lines for; 0: by the memory
-    fabricshm::Duration patience = std::chrono::seconds(30);  // with a silo that does not answer
-    std::string group;                                        // that may read; "": this user alone
+    fabricshm::Duration silo_timeout =
+        std::chrono::seconds(30);  // with a silo that does not answer
+    std::string group;             // that may read; "": this user alone
     std::vector<SiloSpec> silos;
     PeersSpec peers;
 };

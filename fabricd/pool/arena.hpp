@@ -16,6 +16,7 @@
 #include "fabricd/pool/ids.hpp"
 #include "fabricd/pool/lease.hpp"
 #include "fabricd/pool/lost_ranges.hpp"
+#include "fabricd/pool/publication.hpp"
 #include "fabricd/pool/region_allocator.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/stripes.hpp"
@@ -116,6 +117,7 @@ struct Arena {
     std::map<GroupId, Group> groups;
     std::map<std::string, GroupId> group_names;  // the newest group of each name
     Dangers dangers;
+    std::optional<Publication> published;  // nothing: an arena of one user's job
     // Sessions whose quarantine is over, and the first region that was not looked at yet: it is
     // given back in pieces.
     std::map<SessionId, RegionId> freeing;

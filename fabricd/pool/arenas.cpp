@@ -36,6 +36,12 @@ ArenaRecord record_of(const Arena& arena) {
     return record;
 }
 
+// The daemon's header of a published arena is not the application's.
+Bytes with_header(std::uint32_t flags, Bytes bytes) {
+    const bool publishes = (flags & proto::kArenaPublish) != 0 && bytes != 0;
+    return publishes ? bytes + fabricshm::kPublishedHeaderBytes : bytes;
+}
+
 // The grace is over: a client that asks for the same thing again now means a second one.
 void forget_recovery(Books& books) {
     for (auto& [arena_id, arena] : books.arenas) {
@@ -60,6 +66,8 @@ Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Effect
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, arena.id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
     wait.bytes = request.bytes;
+    wait.flags = request.flags;
+    wait.readers = request.readers;
     FABRIC_TRY_VOID(add_wait(books_, std::move(wait)));
     if (arena.state == ArenaState::kHere) {
         // Else when its last session is gone, and it with that one as a rule.
@@ -75,9 +83,11 @@ Result<void> Arenas::open(Ticket ticket, const proto::ArenaOpen& request, Effect
 
 Result<void> Arenas::check_open(const Session& session, const Arena& arena,
                                 const proto::ArenaOpen& request) const {
+    const bool is_public =
+        arena.published || (request.flags & (proto::kArenaPublish | proto::kArenaSubscribe)) != 0;
     // Names are one space for all users of a daemon, so that a name taken by another user is
     // refused as that, and not as an arena that will never come.
-    if (arena.uid != session.peer.uid) {
+    if (!is_public && arena.uid != session.peer.uid) {
         return fabricshm::explain({Errc::kDenied, 0, "the arena belongs to another user"},
                                   "arena '%s' belongs to another user; names are one space for all "
                                   "users, take another one",
@@ -90,6 +100,10 @@ Result<void> Arenas::check_open(const Session& session, const Arena& arena,
         return fabricshm::explain({Errc::kExists, 0, "open arena"},
                                   "arena '%s' is there, and not in local memory",
                                   arena.name.c_str());
+    }
+    if (is_public) {
+        FABRIC_TRY_VOID(publications_.check_open(session, arena, request.flags,
+                                                 with_header(request.flags, request.bytes)));
     }
     // What a stranger to it has there lies elsewhere, and would be read here.
     const bool is_its_own = arena.dangers.strangers.count(session.id) != 0;
@@ -120,7 +134,9 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
         return fabricshm::explain({Errc::kUnsupported, 0, "open arena"},
                                   "this daemon has no memory of the host's own besides its pool");
     }
-    const Bytes wanted = request.bytes != 0 ? request.bytes : books_.limits.default_arena_bytes;
+    FABRIC_TRY_VOID(publications_.check_make(request));
+    const Bytes wanted = with_header(
+        request.flags, request.bytes != 0 ? request.bytes : books_.limits.default_arena_bytes);
     const Bytes bytes = RegionAllocator::rounded(wanted);
     if (bytes == 0) {  // more than can be counted, and so than any pool has
         return refuse_by_pool({Errc::kNoMemory, 0, "create arena"}, wanted, work_.totals());
@@ -131,6 +147,8 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     Wait wait{ticket, TimePoint::max(), WaitKey{WaitKind::kArena, id, "", GroupId::kNone},
               proto::Type::kArenaOpen};
     wait.bytes = request.bytes;
+    wait.flags = request.flags;
+    wait.readers = request.readers;
     const Bytes committed = commits_whole_ ? bytes : std::min(bytes, fabricshm::kArenaStep);
     FABRIC_TRY_VOID(books_.users.take_arena(session.peer.uid, bytes, committed));
     if (const auto added = add_wait(books_, std::move(wait)); !added.ok()) {
@@ -145,8 +163,11 @@ Result<void> Arenas::make(Ticket ticket, const proto::ArenaOpen& request) {
     arena.bytes = bytes;
     arena.committed = committed;
     const bool is_local = (request.flags & FABRICSHM_ARENA_LOCAL) != 0;
-    // No machine is emulated for memory of the host's own.
-    if (links_ != nullptr && !is_local) arena.link_bytes = fabricshm::kLinkPageBytes;
+    const bool is_published = (request.flags & proto::kArenaPublish) != 0;
+    if (is_published) arena.published.emplace().readers = request.readers;
+    // No machine is emulated for memory of the host's own, nor for what other jobs read.
+    if (links_ != nullptr && !is_local && !is_published)
+        arena.link_bytes = fabricshm::kLinkPageBytes;
     books_.arena_names[arena.name] = id;
     // Not written down yet: an arena whose making is cut off by a kill was never seen by a client,
     // and its memory goes with the daemon (devdax: take_leftovers() finds it).
@@ -170,9 +191,12 @@ void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) 
 
 Result<void> Arenas::write_new(const Arena& arena) {
     FABRIC_TRY_VOID(journal_.add(record_of(arena)));
-    if (arena.committed == arena.bytes) return {};
-    const auto written = journal_.add(ArenaGrownRecord{raw(arena.id), arena.committed});
-    // Half of it would be an arena that is committed whole.
+    Result<void> written;
+    if (arena.committed != arena.bytes) {
+        written = journal_.add(ArenaGrownRecord{raw(arena.id), arena.committed});
+    }
+    if (written.ok() && arena.published) written = publications_.write(arena, journal_);
+    // Half of it would be an arena that is committed whole, or one that is not published.
     if (!written.ok()) journal_.note(ArenaEndRecord{raw(arena.id)});
     return written;
 }
@@ -181,19 +205,23 @@ Result<void> Arenas::write_new(const Arena& arena) {
 Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
     FABRIC_TRY(arena.identity, identity_of(piece.fd));
     FABRIC_TRY_VOID(memory_.add(arena.id, piece));
-    if (arena.state == ArenaState::kMaking) {
+    const bool is_new = arena.state == ArenaState::kMaking;
+    if (is_new) {
         const Bytes committed = piece.bytes - piece.uncommitted;
         books_.users.resize_arena(arena.uid, arena.committed, committed);
         arena.bytes = piece.bytes;
         arena.committed = committed;
         arena.space = RegionAllocator(committed);
         FABRIC_TRY_VOID(add_links(arena));
+        if (arena.published && !arena.space.reserve(0, fabricshm::kPublishedHeaderBytes)) {
+            return refuse_hole("room for the header", arena, fabricshm::kPublishedHeaderBytes);
+        }
     }
     arena.align = piece.align;
     arena.huge_page_bytes = piece.huge_page_bytes;
     arena.files = {piece.file_offset, std::move(piece.fd), std::move(piece.others), piece.stripes};
     arena.state = ArenaState::kHere;
-    return {};
+    return publications_.settle(arena, is_new);
 }
 
 // An arena keeps the machine that it was made with, also under a later daemon: its sessions have
@@ -216,7 +244,7 @@ void Arenas::answer_waiting(Arena& arena, const Error& error, Effects& out) {
         const Wait wait = *books_.waits.take(id);
         Error outcome = error;
         if (outcome.code == Errc::kOk) {
-            const auto entered = enter(books_.session(wait.ticket.session), arena);
+            const auto entered = enter(books_.session(wait.ticket.session), arena, wait);
             if (!entered.ok()) outcome = entered.error();
         }
         out.answers.push_back(refusal_to(wait.ticket, wait.asked, outcome));
@@ -226,7 +254,14 @@ void Arenas::answer_waiting(Arena& arena, const Error& error, Effects& out) {
     }
 }
 
-Result<void> Arenas::enter(Session& session, Arena& arena) {
+Result<void> Arenas::enter(Session& session, Arena& arena, const Wait& wait) {
+    const bool opens = wait.asked == proto::Type::kArenaOpen;
+    if (arena.published && opens) {
+        // Again: two of them may have waited, and the first is its maker by now.
+        const Bytes bytes = with_header(wait.flags, wait.bytes);
+        FABRIC_TRY_VOID(publications_.check_open(session, arena, wait.flags, bytes));
+        FABRIC_TRY_VOID(publications_.enter(session, arena, wait.flags, wait.readers));
+    }
     if (arena.sessions.count(session.id) != 0) return {};
     FABRIC_TRY_VOID(journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)}));
     arena.sessions.insert(session.id);
@@ -284,6 +319,7 @@ Result<void> Arenas::adopt(Ticket ticket, ArenaId id, fabricshm::PresentedFiles 
     if (arena->state == ArenaState::kHere) {
         answer_waiting(*arena, {Errc::kOk, 0, ""}, out);
     } else if (!arena->adopting) {
+        if (arena->published) FABRIC_TRY_VOID(Publications::make_writable(presented));
         arena->adopting = true;
         work_.adopt(id, arena->bytes, arena->bytes - arena->committed, std::move(presented));
     }
@@ -318,6 +354,8 @@ Result<bool> Arenas::close(Ticket ticket, ArenaId id, int& slice, Effects& out) 
         const auto& shard = arena->regions.at(region).shard;
         if (shard && shard->first != id) return Error{Errc::kBusy, 0, "a shard was moved here"};
     }
+    const bool withdraws = arena->published && arena->published->maker == ticket.session;
+    if (withdraws) publications_.withdraw(*arena);
     close_waits(books_, ticket.session, id, out);
     begin_leaving(books_.session(ticket.session), *arena, out);
     slice = leave_some(ticket.session, id, slice, out);
@@ -375,6 +413,7 @@ void Arenas::finish_leaving(Session& session, Arena& arena, Effects& out) {
     const ArenaId id = arena.id;
     groups_.leave_all(session.id, arena, out);
     // After everything it brought about, so that a crash before this line does it all again.
+    publications_.leave(session, arena);
     arena.sessions.erase(session.id);
     arena.dangers.strangers.erase(session.id);
     session.arenas.erase(id);
@@ -399,6 +438,9 @@ void Arenas::drop_if_unused(ArenaId id, Effects& out) {
                             return entry.second.shard && entry.second.shard->first != id;
                         });
     if (lodges) return;
+    // Nor while a process may be reading whose session was given up.
+    const bool is_read = arena->published && !arena->published->pages.empty();
+    if (is_read && arena->state == ArenaState::kHere) return;
     drop(id, "no session has it open", out);
 }
 
@@ -423,14 +465,17 @@ std::vector<Wait> Arenas::take_openers(const Arena& arena) {
     std::vector<Wait> openers;
     for (const WaitId id :
          books_.waits.with_key({WaitKind::kArena, arena.id, "", GroupId::kNone})) {
-        if (books_.waits.get(id).asked == proto::Type::kArenaOpen)
-            openers.push_back(*books_.waits.take(id));
+        // One that publishes or subscribes asked for this very one.
+        const Wait& wait = books_.waits.get(id);
+        const bool any = (wait.flags & (proto::kArenaPublish | proto::kArenaSubscribe)) == 0;
+        if (wait.asked == proto::Type::kArenaOpen && any) openers.push_back(*books_.waits.take(id));
     }
     return openers;
 }
 
 void Arenas::remove(ArenaId id) {
     const Arena& arena = books_.arena(id);
+    publications_.forget(arena);
     memory_.remove(id);
     work_.destroy(id);
     books_.users.give_arena(arena.uid, arena.committed);
@@ -459,6 +504,8 @@ void Arenas::give_up_on_away(Effects& out) {
 // holders may present, with some of their regions free already.
 void Arenas::abandon(ArenaId id, Effects& out) {
     Arena& arena = books_.arena(id);
+    // No other can take it up.
+    if (arena.published) arena.published->maker = SessionId::kNone;
     for (const SessionId member : std::exchange(arena.sessions, {})) {
         close_waits(books_, member, id, out);
         Session& session = books_.session(member);
@@ -502,6 +549,7 @@ Result<void> Arenas::restore(const ArenaImage& image) {
         if (books_.session(member).given_up) arena.dangers.given_up.insert(member);
         session->arenas.insert(id);
     }
+    FABRIC_TRY_VOID(publications_.restore(image, arena));
     FABRIC_TRY_VOID(regions_.restore(image, arena));
     FABRIC_TRY_VOID(groups_.restore(image, arena));
     // After it is known what is held: what of it is free is taken, the rest when it comes back.
@@ -515,12 +563,13 @@ Result<void> Arenas::restore(const ArenaImage& image) {
     return {};
 }
 
-Result<void> Arenas::write(const Arena& arena, JournalSink& sink) {
+Result<void> Arenas::write(const Arena& arena, JournalSink& sink) const {
     // The arena before what lies in it.
     FABRIC_TRY_VOID(sink.add(record_of(arena)));
     if (arena.committed < arena.bytes) {
         FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{raw(arena.id), arena.committed}));
     }
+    FABRIC_TRY_VOID(publications_.write(arena, sink));
     for (const SessionId session : arena.sessions) {
         FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{raw(arena.id), raw(session)}));
     }

@@ -13,6 +13,7 @@
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/pool_work.hpp"
+#include "fabricd/pool/publications.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "fabricd/pool/shards.hpp"
 
@@ -29,6 +30,7 @@ class Arenas {
         Regions& regions;
         Shards& shards;
         Groups& groups;
+        Publications& publications;
         const fabricshm::LinkImage* links;  // of the emulated machine; nullptr: none
         bool commits_whole;                 // PoolBackend::commits_whole()
         bool is_local;                      // PoolBackend::is_local()
@@ -42,6 +44,7 @@ class Arenas {
           regions_(needs.regions),
           shards_(needs.shards),
           groups_(needs.groups),
+          publications_(needs.publications),
           links_(needs.links),
           commits_whole_(needs.commits_whole),
           is_local_(needs.is_local) {}
@@ -84,7 +87,7 @@ class Arenas {
 
     /// kCorrupt when the journal contradicts itself.
     Result<void> restore(const ArenaImage& image);
-    static Result<void> write(const Arena& arena, JournalSink& sink);
+    Result<void> write(const Arena& arena, JournalSink& sink) const;
 
   private:
     static Result<void> compare(const Arena& arena, const fabricshm::PresentedFiles& presented);
@@ -93,7 +96,7 @@ class Arenas {
     Result<void> make(Ticket ticket, const fabricshm::proto::ArenaOpen& request);
     Result<void> check_open(const Session& session, const Arena& arena,
                             const fabricshm::proto::ArenaOpen& request) const;
-    Result<void> enter(Session& session, Arena& arena);
+    Result<void> enter(Session& session, Arena& arena, const Wait& wait);
     Result<void> settle(Arena& arena, fabricshm::PoolPiece piece);
     Result<void> add_links(Arena& arena);
     Result<void> write_new(const Arena& arena);
@@ -112,6 +115,7 @@ class Arenas {
     Regions& regions_;
     Shards& shards_;
     Groups& groups_;
+    Publications& publications_;
     const fabricshm::LinkImage* links_;
     const bool commits_whole_;
     const bool is_local_;

@@ -69,6 +69,26 @@ void check_dangers(const Arena& arena, std::vector<std::string>* found) {
         found->push_back("dangers are miscounted in arena " + arena.name);
 }
 
+void check_publication(const Arena& arena, std::vector<std::string>* found) {
+    if (!arena.published) return;
+    const Publication& published = *arena.published;
+    const bool maker_left =
+        published.maker != SessionId::kNone && arena.sessions.count(published.maker) == 0;
+    if (maker_left) found->push_back("a published arena has a maker that is not in it");
+    std::set<SessionId> readers;
+    for (const auto& [number, page] : published.pages) {
+        const bool reads = arena.sessions.count(page.session) != 0;
+        if (reads == page.is_orphan) found->push_back("a pin page without its reader");
+        if (!readers.insert(page.session).second) found->push_back("a reader with two pin pages");
+        if (page.session == published.maker) found->push_back("a maker with a pin page");
+    }
+}
+
+void count_pages(const Arena& arena, std::map<std::uint32_t, int>* pages) {
+    if (!arena.published) return;
+    for (const auto& [number, page] : arena.published->pages) ++(*pages)[page.uid];
+}
+
 }  // namespace
 
 Session* Books::find_session(SessionId id) {
@@ -128,6 +148,13 @@ Result<Arena*> Books::arena_of(SessionId session, ArenaId id) {
                               found->name.c_str());
 }
 
+Result<Arena*> Books::arena_written_by(SessionId session, ArenaId id) {
+    FABRIC_TRY(Arena* const found, arena_of(session, id));
+    if (!found->published || found->published->maker == session) return found;
+    return fabricshm::explain({Errc::kDenied, 0, "find arena"},
+                              "arena '%s': its readers make nothing there", found->name.c_str());
+}
+
 Result<Arena*> Books::arena_held_by(SessionId session, ArenaId id) {
     Arena* found = find_arena(id);
     if (found == nullptr || found->sessions.count(session) == 0 || is_ending(session) ||
@@ -163,6 +190,7 @@ std::vector<std::string> Books::contradictions() const {
     std::vector<std::string> found;
     // Counted afresh, to compare with the sessions' own counts.
     std::map<SessionId, std::pair<int, Bytes>> owned;
+    std::map<std::uint32_t, int> pages;
     for (const auto& [id, arena] : arenas) {
         check_space(arena, &found);
         for (const auto& [region_id, region] : arena.regions) {
@@ -179,6 +207,8 @@ std::vector<std::string> Books::contradictions() const {
             const bool known = session != sessions.end() && session->second.arenas.count(id) != 0;
             if (!known) found.push_back("an arena has an unknown session");
         }
+        check_publication(arena, &found);
+        count_pages(arena, &pages);
     }
     for (const auto& [id, session] : sessions) {
         const auto [count, bytes] = owned[id];
@@ -188,6 +218,7 @@ std::vector<std::string> Books::contradictions() const {
     }
     // What is left over is of sessions that are not there.
     if (!owned.empty()) found.push_back("regions of a session that does not exist");
+    if (pages != pin_pages) found.push_back("pin pages are miscounted");
     // Those that end are no longer counted: see Sessions::begin_end().
     const auto live = std::count_if(sessions.begin(), sessions.end(),
                                     [](const auto& entry) { return !entry.second.ending; });

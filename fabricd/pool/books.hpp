@@ -47,7 +47,7 @@ struct Peer {
 enum class ComeBack { kToGoOn, kToLeave };
 
 /// See Registry::end_session().
-enum class SessionEnd { kEnded, kGivenUp, kLeftInCaches };
+enum class SessionEnd { kEnded, kGivenUp, kLeftInCaches, kMayLive };
 
 /// Where in the pool's device an arena lies that a session has open.
 struct OpenRange {
@@ -80,6 +80,9 @@ struct Session {
     // until it is known that the process writes no more.
     bool given_up = false;
     std::set<ArenaId> arenas;
+    std::vector<std::uint32_t> groups;  // of its user; known of one that has subscribed
+    int pin_pages = 0;                  // that it ever got
+    bool may_live = false;              // it ends for want of a sign of life: its process may go on
     int regions = 0;
     Bytes bytes_owned = 0;
     Bytes bytes_denied = 0;
@@ -112,7 +115,9 @@ struct Books {
 
     /// An arena that the session has not opened does not exist for it, whatever user it belongs to.
     Result<Arena*> arena_of(SessionId session, ArenaId arena);
-    /// The same for a stranger to it, too: see Dangers.
+    /// The same, but for a reader of a published arena: what is made there is its maker's.
+    Result<Arena*> arena_written_by(SessionId session, ArenaId arena);
+    /// As arena_of(), for a stranger to it, too: see Dangers.
     Result<Arena*> arena_held_by(SessionId session, ArenaId arena);
 
     bool is_ending(SessionId session) const { return ending.count(session) != 0; }
@@ -146,6 +151,8 @@ struct Books {
     Leaving leaving;                                 // by live sessions, in pieces
     std::set<ArenaId> freeing;                       // that have something in Arena::freeing
     std::set<ShardId> loose_shards;  // retired, or with two copies: something may be free soon
+
+    std::map<std::uint32_t, int> pin_pages;  // in force, by user
 
     std::uint64_t daemon_epoch = 1;
     std::uint64_t last_id = 0;

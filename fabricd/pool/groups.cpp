@@ -44,7 +44,7 @@ const Group* successor_of(const Arena& arena, GroupId id) {
 
 Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& request,
                                             TimePoint now, Effects& out) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.arena_id}));
+    FABRIC_TRY(Arena * arena, books_.arena_written_by(ticket.session, ArenaId{request.arena_id}));
     if (arena->state != ArenaState::kHere) return Error{Errc::kBusy, 0, "arena is not here yet"};
     const std::string name = request.name;
     // Before the name is checked: to the daemon a complete group is in the way of a new one; to a

@@ -23,7 +23,7 @@ using fabricshm::reason_of;
 
 Arena* Growth::arena_to_grow(SessionId session, ArenaId id, Bytes bytes, bool owned) {
     // Refusals are for the request itself to say.
-    const auto arena = books_.arena_of(session, id);
+    const auto arena = books_.arena_written_by(session, id);
     if (!arena.ok()) return nullptr;
     const std::string& device = books_.session(session).device;
     if (owned && !books_.devices.admits(device, RegionAllocator::rounded(bytes))) return nullptr;

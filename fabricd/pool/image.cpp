@@ -60,6 +60,9 @@ struct Replay::Player {
     bool group_shrunk(const JournalContents::Entry& entry);
     bool group_gone(const JournalContents::Entry& entry);
     bool lost(const JournalContents::Entry& entry);
+    bool published(const JournalContents::Entry& entry);
+    bool pin_page(const JournalContents::Entry& entry);
+    bool pin_page_gone(const JournalContents::Entry& entry);
     bool shard(const JournalContents::Entry& entry);
     bool shard_reader(const JournalContents::Entry& entry);
     bool shard_gone(const JournalContents::Entry& entry);
@@ -255,6 +258,31 @@ bool Replay::Player::lost(const JournalContents::Entry& entry) {
     return true;
 }
 
+bool Replay::Player::published(const JournalContents::Entry& entry) {
+    ArenaPublishedRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    if (record.readers[sizeof record.readers - 1] != '\0' || record.withdrawn > 1) return false;
+    // Its maker may be gone by now: it is one only while it is in the arena.
+    arena(record.arena)->published = record;
+    return true;
+}
+
+bool Replay::Player::pin_page(const JournalContents::Entry& entry) {
+    PinPageRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr || !is_id(record.number))
+        return false;
+    if (!arena(record.arena)->published) return false;
+    saw_id(record.number);
+    // Numbers are never given twice.
+    return arena(record.arena)->pin_pages.emplace(record.number, record).second;
+}
+
+bool Replay::Player::pin_page_gone(const JournalContents::Entry& entry) {
+    PinPageEndRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    return arena(record.arena)->pin_pages.erase(record.number) == 1;
+}
+
 bool Replay::Player::shard(const JournalContents::Entry& entry) {
     ShardRecord record;
     if (!read(entry, &record) || arena(record.arena) == nullptr || record.current > 1) return false;
@@ -337,6 +365,12 @@ bool Replay::Player::dispatch(const JournalContents::Entry& entry) {
             return shard_gone(entry);
         case RecordType::kQuota:
             return quota(entry);
+        case RecordType::kArenaPublished:
+            return published(entry);
+        case RecordType::kPinPage:
+            return pin_page(entry);
+        case RecordType::kPinPageGone:
+            return pin_page_gone(entry);
     }
     return false;
 }
@@ -414,6 +448,8 @@ Result<void> write_arena(const ArenaImage& arena, JournalSink& sink) {
     const std::uint64_t id = arena.record.arena;
     FABRIC_TRY_VOID(sink.add(arena.record));
     if (arena.committed) FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{id, *arena.committed}));
+    if (arena.published) FABRIC_TRY_VOID(sink.add(*arena.published));
+    for (const auto& [number, page] : arena.pin_pages) FABRIC_TRY_VOID(sink.add(page));
     for (const SessionId session : arena.sessions) {
         FABRIC_TRY_VOID(sink.add(ArenaJoinRecord{id, raw(session)}));
     }

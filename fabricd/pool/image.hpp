@@ -32,6 +32,8 @@ struct ArenaImage {
     std::map<RegionId, TensorRecord> tensors;
     std::map<GroupId, GroupImage> groups;
     std::vector<LostRecord> lost;
+    std::optional<ArenaPublishedRecord> published;
+    std::map<std::uint64_t, PinPageRecord> pin_pages;  // by number
 };
 
 struct ShardImage {

@@ -36,6 +36,9 @@ enum class RecordType : std::uint16_t {
     kQuota = 19,
     kArenaGrown = 20,
     kSessionHost = 21,
+    kArenaPublished = 22,
+    kPinPage = 23,
+    kPinPageGone = 24,
 };
 
 /// First in the file and nowhere else. `magic` distinguishes a journal from any other file,
@@ -249,11 +252,45 @@ struct QuotaRecord {
     char subject[fabricshm::proto::kNameBytes];  // a device, or "user:UID"
 };
 
+/// The arena is published; the newest record of an arena counts. Right after its kArenaMade.
+struct ArenaPublishedRecord {
+    static constexpr RecordType kType = RecordType::kArenaPublished;
+    std::uint64_t arena;
+    std::uint64_t maker;      // a session; 0: none, or one whose process is known to have ended
+    std::int32_t maker_pid;
+    std::uint32_t withdrawn;  // 1: no session subscribes any more
+    char readers[fabricshm::proto::kReadersBytes];
+};
+
+/// A reader's page, and how its file is recognised. It lasts longer than its session when that one
+/// was given up while its process may live.
+struct PinPageRecord {
+    static constexpr RecordType kType = RecordType::kPinPage;
+    std::uint64_t arena;
+    std::uint64_t number;
+    std::uint64_t session;
+    std::uint64_t device;  // as in ArenaRecord
+    std::uint64_t inode;
+    std::uint64_t file_bytes;
+    std::uint32_t seals;
+    std::int32_t pid;
+    std::uint32_t uid;
+    std::uint32_t reserved;
+};
+
+struct PinPageEndRecord {
+    static constexpr RecordType kType = RecordType::kPinPageGone;
+    std::uint64_t arena;
+    std::uint64_t number;
+};
+
 inline constexpr std::size_t kRecordBytesMax = sizeof(GroupRecord);
 
 /// No hole in any of them may carry stray bytes of the daemon's memory into the file.
 static_assert(std::has_unique_object_representations_v<StartRecord>);
 static_assert(std::has_unique_object_representations_v<SessionRecord>);
+static_assert(std::has_unique_object_representations_v<ArenaPublishedRecord>);
+static_assert(std::has_unique_object_representations_v<PinPageRecord>);
 static_assert(std::has_unique_object_representations_v<SessionHostRecord>);
 static_assert(std::has_unique_object_representations_v<ArenaRecord>);
 static_assert(std::has_unique_object_representations_v<RegionRecord>);

@@ -69,6 +69,11 @@ Result<MoveTarget> Moves::parse_target(const Shard& shard, const std::string& te
                                       "there is no arena '%s' (fabricctl arenas lists them)",
                                       name->c_str());
         }
+        if (books_.arena(found->second).published) {
+            return fabricshm::explain({Errc::kInvalid, 0, "migrate"},
+                                      "arena '%s' is published: no shard moves there",
+                                      name->c_str());
+        }
         target.arena = found->second;
     } else if (const auto device = argument_of(text, "device")) {
         FABRIC_TRY(target.node, node_of_device(*device));

@@ -67,7 +67,7 @@ Result<proto::Region> Regions::open(SessionId session, const proto::Region& requ
 
 Result<void> Regions::free(SessionId session, ArenaId id, RegionId region,
                            std::uint64_t generation) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(session, id));
+    FABRIC_TRY(Arena * arena, books_.arena_written_by(session, id));
     const Lease* lease = arena->leases.find(region);
     const bool held = lease != nullptr && lease->state == LeaseState::kHeld;
     if (!held || (generation != 0 && lease->epoch != generation)) {
@@ -142,7 +142,8 @@ Result<void> Regions::make_lasting(Arena& arena, RegionId id) {
 
 Result<void> Regions::open_tensor(Ticket ticket, const proto::Tensor& request, TimePoint now,
                                   Effects& out) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.region.arena_id}));
+    FABRIC_TRY(Arena * arena,
+               books_.arena_written_by(ticket.session, ArenaId{request.region.arena_id}));
     const std::string name = request.name;
     give_up_name(*arena, name);
     const TimePoint deadline =

@@ -24,8 +24,9 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       shards_(books_, journal_, *parts.memory, regions_),
       moves_({books_, journal_, *parts.memory, growth_, regions_, shards_, parts.copies}),
       groups_({books_, journal_, *parts.memory, growth_, losses_, regions_, shards_}),
+      publications_(books_, journal_, *parts.memory, parts.unpublished),
       arenas_({books_, journal_, *parts.memory, *parts.work, regions_, shards_, groups_,
-               parts.links, parts.commits_whole, parts.is_local}),
+               publications_, parts.links, parts.commits_whole, parts.is_local}),
       sessions_(books_, journal_, regions_, arenas_),
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),
@@ -74,7 +75,11 @@ void Registry::end_session(SessionId session, const char* why, SessionEnd how) {
         // One that has nothing open can write to nothing.
         const Session* known = books_.find_session(session);
         const bool can_write = known != nullptr && !known->arenas.empty();
-        if (how != SessionEnd::kEnded && can_write) {
+        const bool is_silent = how == SessionEnd::kGivenUp || how == SessionEnd::kLeftInCaches;
+        if (how == SessionEnd::kMayLive && known != nullptr) {
+            books_.session(session).may_live = true;
+        }
+        if (is_silent && can_write) {
             return sessions_.give_up(session, why, how, out);
         }
         sessions_.end(session, why, slice_left_, out);
@@ -165,18 +170,56 @@ void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     act([&](Effects& out) { out.left.push_back(id); });
 }
 
-std::vector<int> Registry::descriptors(ArenaId id) const {
+std::vector<int> Registry::descriptors(ArenaId id, SessionId session) const {
     const Arena* found = books_.find_arena(id);
     if (found == nullptr || !found->files.fd) return {};
+    // Of no session, one that reads.
+    const bool writes =
+        session != SessionId::kNone && found->published && found->published->maker == session;
+    const bool reads = found->published && !writes;
+    if (reads && found->published->read_only) return {found->published->read_only.get()};
     std::vector<int> numbers{found->files.fd.get()};
     for (const fabricshm::Fd& other : found->files.others) numbers.push_back(other.get());
     return numbers;
 }
 
+// ---- Published arenas -----------------------------------------------------------------------
+
+void Registry::learn_groups(SessionId session, std::vector<std::uint32_t> groups) {
+    Session* const known = books_.find_session(session);
+    if (known != nullptr) known->groups = std::move(groups);
+}
+
+Result<PinPageGrant> Registry::pin_page(SessionId session, const proto::PinPageRef& request) {
+    return act([&](Effects&) {
+        return publications_.page(session, ArenaId{request.arena_id}, request.number);
+    });
+}
+
+Result<proto::PinPages> Registry::pin_pages(SessionId session, const proto::PinPages& request) {
+    return publications_.list(session, request);
+}
+
+Result<void> Registry::adopt_pin_page(SessionId session, const proto::PinPageRef& request,
+                                      fabricshm::Fd file) {
+    return publications_.adopt(session, ArenaId{request.arena_id}, request.number, std::move(file));
+}
+
+void Registry::process_ended(SessionId session) {
+    act([&](Effects& out) { publications_.process_ended(session, out); });
+}
+
 // ---- Regions and tensors --------------------------------------------------------------------
 
 Result<proto::Region> Registry::create_region(SessionId session, const proto::Region& request) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.arena_id}));
+    FABRIC_TRY(Arena * arena, books_.arena_written_by(session, ArenaId{request.arena_id}));
+    if (arena->published) {
+        // One, asked for again perhaps by a session that lost the answer.
+        const auto held = arena->regions_of(session);
+        if (!held.empty() && arena->regions.at(held[0]).bytes == request.bytes) {
+            return arena->wire(held[0]);
+        }
+    }
     return act([&](Effects&) { return regions_.create(session, *arena, request.bytes); });
 }
 
@@ -195,7 +238,7 @@ bool Registry::has_tensor(ArenaId id, const std::string& name) const {
 }
 
 Result<proto::Tensor> Registry::create_tensor(SessionId session, const proto::Tensor& request) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.region.arena_id}));
+    FABRIC_TRY(Arena * arena, books_.arena_written_by(session, ArenaId{request.region.arena_id}));
     FABRIC_TRY(const Bytes elements,
                proto::tensor_bytes(request.dtype, std::span(request.shape, request.ndim)));
     const Bytes bytes = elements + fabricshm::kTensorHeaderBytes;
@@ -297,7 +340,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
             continue;
         }
         ended.push_back(id);
-        end_session(id, "did not come back");
+        end_session(id, "did not come back", SessionEnd::kMayLive);
     }
     if (arenas_.away_until() <= now) act([&](Effects& out) { arenas_.give_up_on_away(out); });
     act([&](Effects& out) {
@@ -357,7 +400,9 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
         return kContradiction;
     }
     // Before any session can resume: what was begun is finished.
-    for (const SessionId id : image.ending) end_session(id, "its end had begun before the restart");
+    for (const SessionId id : image.ending) {
+        end_session(id, "its end had begun before the restart", SessionEnd::kMayLive);
+    }
     if (books_.arenas.empty()) return {};
     // Arenas that no session had open can't be presented: the daemon was killed while it
     // dropped them. What the device itself remembers is found before anything expires.
@@ -386,7 +431,7 @@ Result<void> Registry::write_journal(JournalSink& sink) const {
     for (const auto& [id, arena] : books_.arenas) {
         // No client has heard of it; if its making succeeds, that appends its record.
         if (arena.state == ArenaState::kMaking) continue;
-        FABRIC_TRY_VOID(Arenas::write(arena, sink));
+        FABRIC_TRY_VOID(arenas_.write(arena, sink));
     }
     for (const auto& [id, shard] : books_.shards) FABRIC_TRY_VOID(shards_.write(shard, sink));
     return quotas_.write(sink);

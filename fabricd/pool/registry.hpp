@@ -23,6 +23,7 @@
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/moves.hpp"
 #include "fabricd/pool/pool_work.hpp"
+#include "fabricd/pool/publications.hpp"
 #include "fabricd/pool/quotas.hpp"
 #include "fabricd/pool/regions.hpp"
 #include "fabricd/pool/room_waits.hpp"
@@ -50,6 +51,7 @@ class Registry {
         CopyWork* copies = nullptr;                   // nullptr: shards don't move
         bool commits_whole = true;                    // PoolBackend::commits_whole()
         bool is_local = false;                        // PoolBackend::is_local()
+        std::string unpublished = "";                 // why no arena is published; "": they are
     };
 
     Registry(const Limits& limits, const Parts& parts);
@@ -169,9 +171,28 @@ class Registry {
         carry_out(std::move(out));
     }
 
-    /// The descriptors that a kArenaOpen answer carries: one, or of each of the pool's devices.
-    /// None when the arena is not here.
-    std::vector<int> descriptors(ArenaId arena) const;
+    /// The descriptors that a kArenaOpen answer to the session carries: one, or of each of the
+    /// pool's devices. None when the arena is not here.
+    std::vector<int> descriptors(ArenaId arena, SessionId session = SessionId::kNone) const;
+
+    // ---- Published arenas ---------------------------------------------------------------------
+
+    /// Groups of the session's user besides its first one: by these it may be a reader.
+    void learn_groups(SessionId session, std::vector<std::uint32_t> groups);
+    /// See Publications.
+    Result<PinPageGrant> pin_page(SessionId session, const fabricshm::proto::PinPageRef& request);
+    Result<fabricshm::proto::PinPages> pin_pages(SessionId session,
+                                                 const fabricshm::proto::PinPages& request);
+    Result<void> adopt_pin_page(SessionId session, const fabricshm::proto::PinPageRef& request,
+                                fabricshm::Fd file);
+    /// Whether pages of a session that is over wait for the end of its process, and all such
+    /// sessions with their processes.
+    bool may_be_reading(SessionId session) const { return publications_.has_orphans(session); }
+    std::vector<std::pair<SessionId, std::int32_t>> may_be_reading() const {
+        return publications_.orphans();
+    }
+    /// That end has come.
+    void process_ended(SessionId session);
 
     // ---- Regions and tensors -----------------------------------------------------------------
 
@@ -303,6 +324,7 @@ class Registry {
     Shards shards_;
     Moves moves_;
     Groups groups_;
+    Publications publications_;
     Arenas arenas_;
     Sessions sessions_;
     Quotas quotas_;

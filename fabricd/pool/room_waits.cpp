@@ -21,7 +21,7 @@ bool RoomWaits::wait_for_hole(SessionId session, ArenaId arena, Bytes bytes, boo
 
 // True as well for a request that is refused in any case.
 bool RoomWaits::has_hole(SessionId session, ArenaId id, Bytes bytes, bool owned) const {
-    const auto arena = books_.arena_of(session, id);
+    const auto arena = books_.arena_written_by(session, id);
     if (!arena.ok() || (*arena)->state != ArenaState::kHere) return true;
     // In an arena that is smaller nothing that goes makes room for it.
     const Bytes rounded = RegionAllocator::rounded(bytes);

@@ -40,14 +40,14 @@ proto::Shard wire(const Books& books, const Shard& shard, int slot) {
 }  // namespace
 
 Result<Shard*> shard_of(Books& books, SessionId session, const proto::Shard& request) {
-    FABRIC_TRY(Arena * arena, books.arena_of(session, ArenaId{request.header.arena_id}));
+    FABRIC_TRY(Arena * arena, books.arena_written_by(session, ArenaId{request.header.arena_id}));
     Shard* shard = books.find_shard({arena->id, RegionId{request.header.region_id}});
     if (shard == nullptr) return Error{Errc::kNotFound, 0, "find shard"};
     return shard;
 }
 
 Result<proto::Shard> Shards::create(SessionId session, const proto::Shard& request, Effects& out) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(session, ArenaId{request.header.arena_id}));
+    FABRIC_TRY(Arena * arena, books_.arena_written_by(session, ArenaId{request.header.arena_id}));
     FABRIC_TRY(const Bytes bytes,
                proto::tensor_bytes(request.dtype, std::span(request.shape, request.ndim)));
     TensorInfo info{request.name, request.dtype, request.ndim, {}};
@@ -142,7 +142,8 @@ Result<proto::Shard> Shards::open_now(Shard& shard, SessionId session) {
 }
 
 Result<void> Shards::open(Ticket ticket, const proto::Shard& request, TimePoint now, Effects& out) {
-    FABRIC_TRY(Arena * arena, books_.arena_of(ticket.session, ArenaId{request.header.arena_id}));
+    FABRIC_TRY(Arena * arena,
+               books_.arena_written_by(ticket.session, ArenaId{request.header.arena_id}));
     const std::string name = request.name;
     const TimePoint deadline =
         fabricshm::deadline_after(now, std::chrono::milliseconds(request.timeout_ms));

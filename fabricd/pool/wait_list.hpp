@@ -37,6 +37,8 @@ struct Wait {
     int world = 0;                   // kJoin
     fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made again
     TimePoint since = TimePoint::max();  // kJoin: when it was asked
+    std::uint32_t flags = 0;             // kArena: as they were asked
+    std::string readers = {};            // likewise
 };
 
 using WaitId = std::uint64_t;

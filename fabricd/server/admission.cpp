@@ -10,19 +10,16 @@
 
 namespace fabricd {
 
-namespace {
-
-// Since Linux 4.13. The groups as they were when the peer connected.
-std::vector<gid_t> groups_of_peer(int socket) {
+// Since Linux 4.13.
+std::vector<std::uint32_t> groups_of_peer(int socket) {
     // At its largest at once, which spares a first call for the size.
-    std::vector<gid_t> groups(65536);  // the kernel's NGROUPS_MAX
+    std::vector<std::uint32_t> groups(65536);  // the kernel's NGROUPS_MAX
+    static_assert(sizeof(gid_t) == sizeof(std::uint32_t));
     socklen_t bytes = static_cast<socklen_t>(groups.size() * sizeof(gid_t));
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) != 0) return {};
     groups.resize(bytes / sizeof(gid_t));
     return groups;
 }
-
-}  // namespace
 
 Result<Admission> Admission::make(std::vector<std::uint32_t> uids, const std::string& group) {
     Admission admission;
@@ -51,7 +48,7 @@ bool Admission::admits(std::uint32_t uid, std::uint32_t gid, int socket) const {
     // The cheap question first; supplementary groups cost a system call and a list of up to 65536
     // numbers.
     if (gid == group_) return true;
-    const std::vector<gid_t> groups = groups_of_peer(socket);
+    const std::vector<std::uint32_t> groups = groups_of_peer(socket);
     return std::find(groups.begin(), groups.end(), group_) != groups.end();
 }
 

@@ -28,4 +28,8 @@ class Admission {
     bool has_group_ = false;
 };
 
+/// Supplementary groups of the process at the other end, as they were when it connected; none when
+/// the kernel does not say.
+std::vector<std::uint32_t> groups_of_peer(int socket);
+
 }  // namespace fabricd

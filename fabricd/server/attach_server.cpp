@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fabricd/server/cluster_desk.hpp"
+#include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/presented_file.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -46,12 +47,12 @@ unsigned long long shown(SessionId session) {
 
 // The files of an arena that a session says it had: second descriptors, so that the client's own
 // are not the last and are closed elsewhere.
-Result<fabricshm::PresentedFiles> presented_files(const Registry& registry, const Peer& peer,
-                                                  const proto::Message& request,
+Result<fabricshm::PresentedFiles> presented_files(const Registry& registry, SessionId session,
+                                                  const Peer& peer, const proto::Message& request,
                                                   const std::vector<Fd>& descriptors) {
     fabricshm::PresentedFiles files;
     if (proto::type_of(request.header) != proto::Type::kArenaAdopt) return files;
-    const auto all = registry.descriptors(ArenaId{request.arena.arena_id});
+    const auto all = registry.descriptors(ArenaId{request.arena.arena_id}, session);
     // Of another host: its daemon has compared the devices with its own, and a descriptor can't
     // come from there. Else no more than the arena has; how many those are the registry compares.
     const std::size_t wanted = std::max<std::size_t>(all.size(), 1);
@@ -139,6 +140,16 @@ void AttachServer::watch_restored() {
                 fabricshm::log(LogLevel::kWarning, "%s", describe(watched.error()).c_str());
         } else if (pidfd.error().code == Errc::kNotFound) {
             end_session(id, "its process ended while there was no daemon");
+        }
+    }
+    for (const auto& [session, pid] : registry_.may_be_reading()) {
+        auto pidfd = fabricshm::open_pidfd(pid);
+        if (pidfd.ok()) {
+            const auto watched = watch_process(session, std::move(pidfd).value());
+            if (!watched.ok())
+                fabricshm::log(LogLevel::kWarning, "%s", describe(watched.error()).c_str());
+        } else if (pidfd.error().code == Errc::kNotFound) {
+            registry_.process_ended(session);
         }
     }
 }
@@ -307,6 +318,18 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
                       {Errc::kUnsupported, 0, "pages are shared on one host only"});
     }
     if (page) return open_page(id, request);
+    if (connection.peer.is_remote() && is_of_one_host(request)) {
+        return refuse(id, request.header,
+                      fabricshm::explain({Errc::kUnsupported, 0, "published arena"},
+                                         "published arenas are for processes of the host whose "
+                                         "fabricd owns the pool; this one is its guest"));
+    }
+    if (is_about_pins(type)) return serve_pins(id, request, descriptors);
+    const bool subscribes =
+        type == proto::Type::kArenaOpen && (request.arena_open.flags & proto::kArenaSubscribe) != 0;
+    if (subscribes) {
+        registry_.learn_groups(connection.session, groups_of_peer(connection.socket.get()));
+    }
     if (is_for_cluster(type)) return send(id, {cluster_reply(request, limits_.cluster), {}, {}});
     return serve_request(id, request, descriptors);
 }
@@ -316,7 +339,8 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
     const SessionId session = connections_.at(id).session;
     const proto::Type type = proto::type_of(request.header);
     const TimePoint began = Clock::now();
-    auto presented = presented_files(registry_, connections_.at(id).peer, request, descriptors);
+    auto presented =
+        presented_files(registry_, session, connections_.at(id).peer, request, descriptors);
     const auto reply =
         presented.ok() ? serve(registry_, session, request, std::move(presented).value(), began)
                        : std::optional(proto::make_error_reply(request.header, presented.error()));
@@ -332,6 +356,17 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
                           proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, {*reply, {}, {}});
+    deliver();
+    return sent && connections_.count(id) != 0;
+}
+
+bool AttachServer::serve_pins(ConnectionId id, const proto::Message& request,
+                              const std::vector<Fd>& descriptors) {
+    Packet reply = pin_reply(registry_, connections_.at(id).session, request, descriptors);
+    if (reply.message.header.status != 0) {
+        return refuse(id, request.header, proto::error_of(reply.message, "answer"));
+    }
+    const bool sent = send(id, std::move(reply));
     deliver();
     return sent && connections_.count(id) != 0;
 }
@@ -366,7 +401,8 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     const bool is_remote = connection.peer.is_remote();
     auto pidfd = is_remote ? Result<Fd>(Fd()) : connection.socket.peer_pidfd();
     const auto end_unwatched = [&] {
-        registry_.end_session(session.value(), "its process cannot be watched");
+        registry_.end_session(session.value(), "its process cannot be watched",
+                              SessionEnd::kMayLive);
         pages_.end(raw(session.value()));
         drop(id, "its process cannot be watched");
         return false;
@@ -445,6 +481,7 @@ Result<void> AttachServer::watch_process(SessionId session, Fd pidfd) {
     FABRIC_TRY(const EventLoop::WatchId watch,
                loop_.add(pidfd.get(), EPOLLIN, [this, session](std::uint32_t) {
                    end_session(session, "its process ended");
+                   registry_.process_ended(session);
                    deliver();
                }));
     processes_[session] = Process{std::move(pidfd), watch, 0};
@@ -497,7 +534,8 @@ bool AttachServer::send(ConnectionId id, Packet packet) {
     const bool kept_up = connection.outbox.empty();
     const auto sent = connection.outbox.push(
         connection.socket, std::move(packet),
-        [this](ArenaId arena) { return registry_.descriptors(arena); }, links_, limits_.replies);
+        [&](ArenaId arena) { return registry_.descriptors(arena, connection.session); }, links_,
+        limits_.replies);
     if (!sent.ok()) {
         cut_off(id, sent.error());
         return false;
@@ -516,7 +554,8 @@ bool AttachServer::send_held(ConnectionId id) {
     Connection& connection = connections_.at(id);
     if (connection.outbox.empty()) return true;
     const auto sent = connection.outbox.flush(
-        connection.socket, [this](ArenaId arena) { return registry_.descriptors(arena); }, links_);
+        connection.socket,
+        [&](ArenaId arena) { return registry_.descriptors(arena, connection.session); }, links_);
     if (!sent.ok()) cut_off(id, sent.error());
     if (!sent.ok() || !connection.outbox.empty()) return false;
     stalled_.erase({connection.stalled_at, id});
@@ -560,7 +599,8 @@ void AttachServer::expire(TimePoint now) {
     name_stalled(now);
     for (const SessionId session : registry_.expire(now)) {
         log_end(endings_, session, "it did not come back in time");
-        forget_process(session);
+        // What it has pinned stays so until its process ends.
+        if (!registry_.may_be_reading(session)) forget_process(session);
         pages_.end(raw(session));
     }
     tell_quotas(now);

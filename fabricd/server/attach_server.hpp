@@ -115,6 +115,8 @@ class AttachServer {
                 std::vector<fabricshm::Fd>& descriptors);
     bool serve_request(ConnectionId id, const fabricshm::proto::Message& request,
                        std::vector<fabricshm::Fd>& descriptors);
+    bool serve_pins(ConnectionId id, const fabricshm::proto::Message& request,
+                    const std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Message& request,

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <future>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "fabricd/pool/arena_memory.hpp"
@@ -68,6 +69,14 @@ constexpr int kFewestConnections = 8;
 
 // Of a snapshot in one turn: less than a millisecond's work.
 constexpr int kLookedAtInOneTurn = 1024;
+
+// Whether a reader can be kept from writing: a device has one set of rights for all of it.
+std::string why_nothing_is_published(const PoolBackend& backend, const DaemonOptions& options) {
+    const bool is_dax = std::string_view(backend.kind()) == "dax";
+    if (!is_dax || options.dax_trust_users) return "";
+    return "a DAX pool publishes no arenas, since their readers could write there "
+           "(pool.dax_trust_users)";
+}
 
 }  // namespace
 
@@ -164,7 +173,8 @@ void Daemon::Impl::make_registry() {
     registry = std::make_unique<Registry>(
         limits_of(options), Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
                                             options.links ? &*options.links : nullptr, mover.get(),
-                                            backend->commits_whole(), backend->is_local()});
+                                            backend->commits_whole(), backend->is_local(),
+                                            why_nothing_is_published(*backend, options)});
 }
 
 Result<void> Daemon::Impl::open_state() {

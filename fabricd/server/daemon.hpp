@@ -57,6 +57,7 @@ struct DaemonOptions {
     /// and the name of that profile, for sessions. nullptr and "": they are of one host.
     std::shared_ptr<fabricshm::VisibilityPolicy> visibility;
     std::string visibility_profile;  // "": the pool is of this host alone
+    bool dax_trust_users = false;    // arenas of a DAX pool may be published
     std::string host_name;           // of a shared pool: by which this host may have been a guest
 
     Duration adopt_grace = std::chrono::seconds(10);  // for sessions to come back after a restart

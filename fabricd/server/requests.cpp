@@ -192,6 +192,9 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
+        case Type::kPinPage:
+        case Type::kPinPages:
+        case Type::kPinAdopt:
         case Type::kHosts:
         case Type::kSurvivors:
             break;

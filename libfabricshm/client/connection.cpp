@@ -142,4 +142,24 @@ Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& ar
     return {};
 }
 
+Result<void> present_pin_pages(const UnixSocket& socket, const OwnPinPages& pages, LossNews& news,
+                               TimePoint deadline) {
+    std::uint64_t request_id = kHelloId;
+    for (const auto& [arena, page] : pages) {
+        proto::Message request = proto::make_request(proto::Type::kPinAdopt, ++request_id);
+        request.pin_page.arena_id = arena;
+        request.pin_page.number = page.number;
+        const int number = page.descriptor->get();
+        const auto reply =
+            exchange(socket, request, std::span(&number, 1), "adopt pin page", news, deadline);
+        if (reply.ok()) continue;
+        const Error& error = reply.error();
+        const bool connection_failed = error.code == Errc::kClosed || error.code == Errc::kTimeout;
+        if (connection_failed) return as_daemon_error(error);
+        log(LogLevel::kWarning, "fabricd does not take the pin page of arena %llu back: %s",
+            static_cast<unsigned long long>(arena), describe(error).c_str());
+    }
+    return {};
+}
+
 }  // namespace fabricshm

@@ -70,4 +70,15 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
 Result<void> present_arenas(const UnixSocket& socket, const ArenaDescriptors& arenas,
                             const OtherDescriptors& others, LossNews& news, TimePoint deadline);
 
+/// A session's own pages of published arenas, by arena.
+struct OwnPinPage {
+    std::uint64_t number = 0;
+    std::shared_ptr<const Fd> descriptor;
+};
+using OwnPinPages = std::map<std::uint64_t, OwnPinPage>;
+
+/// Presents them, after the arenas that they belong to; fails likewise.
+Result<void> present_pin_pages(const UnixSocket& socket, const OwnPinPages& pages, LossNews& news,
+                               TimePoint deadline);
+
 }  // namespace fabricshm

@@ -292,6 +292,30 @@ void Session::forget_arena(std::uint64_t arena_id) noexcept {
     arenas_.erase(arena_id);
     link_pages_.erase(arena_id);
     other_devices_.erase(arena_id);
+    own_pages_.erase(arena_id);
+    std::erase_if(other_pages_, [&](const auto& page) { return page.first.first == arena_id; });
+}
+
+std::shared_ptr<const Fd> Session::own_pin_page(std::uint64_t arena_id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = own_pages_.find(arena_id);
+    return found != own_pages_.end() ? found->second.descriptor : nullptr;
+}
+
+std::shared_ptr<const Fd> Session::take_pin_page(std::uint64_t arena_id, std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto taken = other_pages_.extract({arena_id, number});
+    return taken.empty() ? nullptr : taken.mapped();
+}
+
+// Under the lock. The newest counts: one that was asked for twice came twice.
+void Session::keep_pin_page(const proto::PinPageRef& page, Fd descriptor) {
+    auto shared = std::make_shared<const Fd>(std::move(descriptor));
+    if (page.session_id == identity_.id) {
+        own_pages_[page.arena_id] = {page.number, std::move(shared)};
+    } else {
+        other_pages_[{page.arena_id, page.number}] = std::move(shared);
+    }
 }
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {

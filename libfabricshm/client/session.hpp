@@ -84,6 +84,12 @@ class Session {
     KnownArena known_arena(std::uint64_t arena_id) const;
     void forget_arena(std::uint64_t arena_id) noexcept;
 
+    /// The descriptor of this session's own page of a published arena, which it presents after a
+    /// restart until forget_arena(), and of another's, once: as they came with the last answer to a
+    /// kPinPage. nullptr: there is none.
+    std::shared_ptr<const Fd> own_pin_page(std::uint64_t arena_id) const;
+    std::shared_ptr<const Fd> take_pin_page(std::uint64_t arena_id, std::uint64_t number);
+
     /// From now on `watch` learns what the daemon says about lost memory of the arena.
     void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
 
@@ -167,8 +173,9 @@ class Session {
     bool reconnect();
     Result<void> attach_first(TimePoint deadline);
     Result<void> attach_again();
+    void keep_pin_page(const proto::PinPageRef& page, Fd descriptor);
     Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas,
-                        const OtherDescriptors& others);
+                        const OtherDescriptors& others, const OwnPinPages& pages);
     void start_thread();
 
     SessionOptions options_;
@@ -189,6 +196,9 @@ class Session {
     ArenaDescriptors arenas_;
     ArenaDescriptors link_pages_;     // those that came with them
     OtherDescriptors other_devices_;  // likewise
+    OwnPinPages own_pages_;
+    // Other sessions' pages, by arena and number, on the way to the caller that asked.
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::shared_ptr<const Fd>> other_pages_;
     std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;

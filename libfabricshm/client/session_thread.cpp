@@ -207,6 +207,11 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span
                 std::make_shared<const Fd>(std::move(descriptors[1]));
         }
     }
+    const bool is_page = proto::type_of(reply.header) == proto::Type::kPinPage;
+    if (valid.ok() && succeeded && is_page && descriptors[0]) {
+        // Before the caller wakes, as above.
+        keep_pin_page(reply.pin_page, std::move(descriptors[0]));
+    }
     pending.reply = reply;
     pending.outcome = Pending::Outcome::kAnswered;
     // Under the lock: the pending is on the stack of a caller that goes on as soon as it may.
@@ -274,13 +279,15 @@ Result<void> Session::attach_again() {
     SessionIdentity identity;
     ArenaDescriptors arenas;
     OtherDescriptors others;
+    OwnPinPages pages;
     {
         const std::lock_guard lock(mutex_);
         identity = identity_;
         arenas = arenas_;
         others = other_devices_;
+        pages = own_pages_;
     }
-    auto resumed = resume(identity, arenas, others);
+    auto resumed = resume(identity, arenas, others, pages);
     const bool unknown = !resumed.ok() && (resumed.error().code == Errc::kNotFound ||
                                            resumed.error().code == Errc::kDenied);
     if (!unknown) return resumed;
@@ -288,12 +295,12 @@ Result<void> Session::attach_again() {
     // mean others there, so none of them is taken along; opening them again works.
     log(LogLevel::kWarning, "fabricd does not know session %llu any more; its arenas are lost",
         static_cast<unsigned long long>(identity.id));
-    return resume(SessionIdentity{}, ArenaDescriptors{}, OtherDescriptors{});
+    return resume(SessionIdentity{}, ArenaDescriptors{}, OtherDescriptors{}, OwnPinPages{});
 }
 
 // One connection, greeted as `identity`, with `arenas` presented.
 Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& arenas,
-                             const OtherDescriptors& others) {
+                             const OtherDescriptors& others, const OwnPinPages& pages) {
     // A second for the connect: a daemon that listens accepts at once.
     FABRIC_TRY(auto socket, connect_first(options_.sockets, Clock::now() + kMaxBackOff));
     {
@@ -306,7 +313,8 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     LossNews news;
     FABRIC_TRY_VOID(greet(*socket, {options_.label, options_.device}, identity, news, deadline));
     FAULT_POINT("session.greeted_again");
-    const auto presented = present_arenas(*socket, arenas, others, news, deadline);
+    auto presented = present_arenas(*socket, arenas, others, news, deadline);
+    if (presented.ok()) presented = present_pin_pages(*socket, pages, news, deadline);
     for (const proto::Region& loss : news) learn_loss(loss);
     FABRIC_TRY_VOID(presented);
     FAULT_POINT("session.arenas_presented");
@@ -317,6 +325,8 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
         // Of a session that is gone: what was posted there means nothing to the new one.
         arenas_.clear();
         other_devices_.clear();
+        own_pages_.clear();
+        other_pages_.clear();
         outbox_.clear();
         closings_.clear();
     }

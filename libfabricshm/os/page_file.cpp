@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string>
+
+#include "libfabricshm/os/reopen.hpp"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
@@ -29,15 +30,6 @@ Result<Fd> open_memfd(const char* name) {
     return Fd(fd);
 }
 
-// The file belongs to the daemon's user, which may be the session's too: its permissions alone
-// would not keep a session from opening it for writing through /proc.
-Result<Fd> open_read_only(const Fd& file) {
-    const std::string link = "/proc/self/fd/" + std::to_string(file.get());
-    const int fd = ::open(link.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return error_from_errno(errno, "open page file again");
-    return Fd(fd);
-}
-
 }  // namespace
 
 Result<PageFile> make_page_file(const char* name, Bytes bytes, PageAccess access,
@@ -51,7 +43,8 @@ Result<PageFile> make_page_file(const char* name, Bytes bytes, PageAccess access
     FABRIC_TRY(page.mapping, Mapping::map(file, 0, bytes, {}));
     format(page.mapping.data());
     int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    // Mappings made before stay writable: ours is, and no later one can be.
+    // Mappings made before stay writable: ours is, and no later one can be. The file belongs to the
+    // daemon's user, which may be the session's too: permissions would not keep it from that one.
     if (access == PageAccess::kReadOnly) seals |= F_SEAL_FUTURE_WRITE;
     if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) {
         return error_from_errno(errno, "seal page file");

@@ -18,6 +18,7 @@ constexpr const char* kTypeNames[] = {
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
     "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
     "shard_close",   "shard_free",     "shard_move",      "hosts",         "survivors",
+    "pin_page",      "pin_pages",      "pin_adopt",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kChanged);
@@ -93,7 +94,15 @@ Result<void> check_header(const Message& message, std::size_t packet_bytes, bool
 Result<void> check_arena_open(const ArenaOpen& open) {
     FABRIC_TRY_VOID(need(is_name(open.name, 1), "arena name"));
     FABRIC_TRY_VOID(need(open.bytes <= kBytesMax, "arena bytes"));
-    return need((open.flags & ~kArenaFlags) == 0, "arena flags");
+    FABRIC_TRY_VOID(need((open.flags & ~kArenaFlags) == 0, "arena flags"));
+    const bool publishes = (open.flags & kArenaPublish) != 0;
+    // Neither both nor one of them with a flag of other arenas.
+    const bool alone = open.flags == kArenaPublish || open.flags == kArenaSubscribe ||
+                       (open.flags & (kArenaPublish | kArenaSubscribe)) == 0;
+    FABRIC_TRY_VOID(need(alone, "arena flags"));
+    const std::size_t length = ::strnlen(open.readers, sizeof open.readers);
+    const bool text = length < sizeof open.readers && is_printable({open.readers, length});
+    return need(text && (publishes || length == 0), "arena readers");
 }
 
 // Ids that name nothing are refused here; whether they name something is for the daemon's records
@@ -256,6 +265,13 @@ Result<void> check_request_body(const Message& message) {
             return check_shard_move(message.shard);
         case Type::kHosts:
             return need(message.hosts.first <= kHostsMax, "hosts first");
+        case Type::kPinPage:
+            return need(message.pin_page.arena_id != kNoId, "arena id");
+        case Type::kPinPages:
+            return need(message.pin_pages.arena_id != kNoId, "arena id");
+        case Type::kPinAdopt:
+            FABRIC_TRY_VOID(need(message.pin_page.arena_id != kNoId, "arena id"));
+            return need(message.pin_page.number != kNoId, "page number");
         case Type::kSurvivors:
             return need(std::ranges::any_of(message.survivors.members,
                                             [](std::uint64_t word) { return word != 0; }),
@@ -292,6 +308,12 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kDirectivesOpen:
             return need(message.page.bytes >= 4096 && message.page.bytes <= kBytesMax,
                         "page bytes");
+        case Type::kPinPage:
+            FABRIC_TRY_VOID(need(message.pin_page.number != kNoId, "page number"));
+            return need(message.pin_page.bytes >= 4096 && message.pin_page.bytes <= kBytesMax,
+                        "page bytes");
+        case Type::kPinPages:
+            return need(message.pin_pages.count <= kPinPagesListed, "pages count");
         case Type::kHosts:
             return check_hosts_reply(message.hosts);
         case Type::kSurvivors:
@@ -372,11 +394,12 @@ Result<void> check_reply(const Message& message, std::size_t packet_bytes) {
 }
 
 std::size_t descriptors_of_request(Type type) noexcept {
-    return type == Type::kArenaAdopt ? 1 : 0;
+    return type == Type::kArenaAdopt || type == Type::kPinAdopt ? 1 : 0;
 }
 
 std::size_t descriptors_of_reply(Type type) noexcept {
-    const bool page = type == Type::kTelemetryOpen || type == Type::kDirectivesOpen;
+    const bool page =
+        type == Type::kTelemetryOpen || type == Type::kDirectivesOpen || type == Type::kPinPage;
     return type == Type::kArenaOpen || page ? 1 : 0;
 }
 

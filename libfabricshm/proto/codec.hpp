@@ -20,7 +20,7 @@ inline constexpr Bytes kBytesMax = Bytes{1} << 47;
 /// No wait on the wire is longer (a year); what a caller calls endless is cut to this.
 inline constexpr std::int64_t kTimeoutMsMax = 365LL * 24 * 3600 * 1000;
 /// The known bits of ArenaOpen::flags.
-inline constexpr std::uint32_t kArenaFlags = 3;
+inline constexpr std::uint32_t kArenaFlags = 3 | kArenaPublish | kArenaSubscribe;
 
 /// A request with an empty body.
 Message make_request(Type type, std::uint64_t request_id) noexcept;

@@ -51,6 +51,11 @@ enum class Type : std::uint16_t {
     kShardMove = 22,  // asks for a move; the answer comes when it has begun
     kHosts = 23,      // the hosts of the daemon's cluster, a few at a time
     kSurvivors = 24,  // which ranks of a group over several hosts go on, settled in the cluster
+    // Of published arenas (shm/pin_page.hpp): a reader's own page or, for the maker, one of a
+    // reader's; the reply carries the descriptor.
+    kPinPage = 25,
+    kPinPages = 26,  // for the maker: the numbers of the pages in force
+    kPinAdopt = 27,  // after a restart of the daemon: a reader's request carries its page
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -78,6 +83,12 @@ struct Hello {                         // both ways
     char visibility[16];        // reply: the pool's profile, where several hosts share it; else ""
 };
 
+/// In ArenaOpen::flags, behind those of the C ABI: the sender publishes the arena, and takes up
+/// again one that it or another process of its user published before; or it reads it.
+inline constexpr std::uint32_t kArenaPublish = 0x100;
+inline constexpr std::uint32_t kArenaSubscribe = 0x200;
+inline constexpr std::size_t kReadersBytes = 192;  // with the terminating zero
+
 struct ArenaOpen {
     char name[kNameBytes];
     std::uint64_t bytes;            // request: wanted, 0 = default; reply: what it has
@@ -94,6 +105,8 @@ struct ArenaOpen {
     std::uint64_t stripe_bytes;
     std::uint32_t files;
     std::uint32_t reserved;
+    // Request, with kArenaPublish: the readers, "u1000,g27" (users and groups by number); "": all.
+    char readers[kReadersBytes];
 };
 inline constexpr std::uint64_t kNotOneFile = ~std::uint64_t{0};
 
@@ -153,6 +166,28 @@ struct Group {
     std::int64_t timeout_ms;
     std::uint64_t block_offset;  // replies: the group block, from the arena's start
     std::uint64_t block_bytes;
+};
+
+struct PinPageRef {  // kPinPage, kPinAdopt
+    std::uint64_t arena_id;
+    std::uint64_t number;      // kPinPage: 0: the reader's own; else which one. Replies: it
+    std::uint64_t bytes;       // replies: of the file
+    std::uint64_t session_id;  // replies: whose it is
+    std::int32_t pid;          // replies
+    std::uint32_t uid;         // replies
+};
+inline constexpr std::size_t kPinPagesListed = 48;
+
+// Entries above `above`, ascending. All of them were in force at one moment when no reply of a
+// listing has another `newest` or `changes` than the first one.
+struct PinPages {
+    std::uint64_t arena_id;
+    std::uint64_t above;    // request
+    std::uint64_t newest;   // reply: the number of the newest page that was ever made
+    std::uint64_t changes;  // reply: as in the arena's header
+    std::uint32_t total;    // reply: in force
+    std::uint32_t count;    // reply: in this one
+    std::uint64_t numbers[kPinPagesListed];
 };
 
 struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descriptor
@@ -238,6 +273,8 @@ struct Message {
         Shard shard;
         Group group;
         PageFile page;
+        PinPageRef pin_page;
+        PinPages pin_pages;
         Hosts hosts;
         Survivors survivors;
         std::uint8_t raw[488];

@@ -39,6 +39,19 @@ static_assert(offsetof(PinPage, notes) == kCacheLine);
 static_assert(offsetof(PinPage, slots) == 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+/// The start of a published arena, written by the daemon alone; the application's bytes come behind
+/// its page. The numbers of pages rise, also over restarts of the daemon, and a page's is here
+/// before its reader gets it: a maker that knows all pages up to `newest` knows all that can hold a
+/// pin.
+struct PublishedHeader {
+    std::atomic<std::uint64_t> magic;
+    std::atomic<std::uint64_t> newest;   // the number of the newest page; 0: none yet
+    std::atomic<std::uint64_t> changes;  // rises when a page is over
+};
+inline constexpr std::uint64_t kPublishedMagic = 0x314c425550424146;  // "FABPUBL1"
+inline constexpr Bytes kPublishedHeaderBytes = 4096;
+static_assert(sizeof(PublishedHeader) == 24);
+
 /// What the memory file of a page takes.
 inline constexpr Bytes kPinFileBytes = 36864;
 static_assert(sizeof(PinPage) == 36096 && sizeof(PinPage) <= kPinFileBytes);

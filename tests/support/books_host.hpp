@@ -67,7 +67,9 @@ struct BooksHost {
     Shards shards{books, journal, memory, regions};
     Moves moves{{books, journal, memory, growth, regions, shards, &copies}};
     Groups groups{{books, journal, memory, growth, losses, regions, shards}};
-    Arenas arenas{{books, journal, memory, work, regions, shards, groups, nullptr, true, false}};
+    Publications publications{books, journal, memory, ""};
+    Arenas arenas{{books, journal, memory, work, regions, shards, groups, publications, nullptr,
+                   true, false}};
     Sessions sessions{books, journal, regions, arenas};
     Quotas quotas{books, journal};
     Effects out;

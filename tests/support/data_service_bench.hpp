@@ -35,7 +35,7 @@ inline std::string data_content(const std::string& name, int version, std::size_
     return text;
 }
 
-/// Written beside it and renamed, so that no reader sees half of it.
+/// Written next to it and renamed, so that no reader sees half of it.
 inline void put_file(const std::string& path, const std::string& content) {
     std::ofstream(path + ".part", std::ios::binary) << content;
     std::rename((path + ".part").c_str(), path.c_str());
@@ -72,7 +72,9 @@ class DataServiceBench {
         void operator()(std::byte* memory) const { std::free(memory); }
     };
 
-    explicit DataServiceBench(fabricd::DataSpec wanted) : spec(std::move(wanted)) {
+    /// `state`: a folder for what a service of before left; "": one of its own.
+    explicit DataServiceBench(fabricd::DataSpec wanted, std::string state = "")
+        : spec(std::move(wanted)), state_(std::move(state)) {
         arena.reset(static_cast<std::byte*>(std::aligned_alloc(4096, spec.memory)));
         std::fill_n(arena.get(), 4096, std::byte{0});
         tables = fabricshm::plan_data_tables(1, spec.files != 0 ? spec.files : 1000, spec.memory)
@@ -101,7 +103,7 @@ class DataServiceBench {
         }
         service = std::move(started).value();
         fabricd::Writes::Options written;
-        written.log = folder.file("writes");
+        written.log = state_.empty() ? folder.file("writes") : state_ + "/writes";
         written.retry_pause = std::chrono::milliseconds(20);
         if (on_the_way != 0) written.on_the_way = on_the_way;
         auto begun = fabricd::Writes::start(written, service->parts(), *loop);
@@ -128,7 +130,10 @@ class DataServiceBench {
         service.reset();
     }
 
+    std::string socket() const { return folder.file("data.sock"); }
+
     fabricd::DataSpec spec;
+    std::string state_;
     TemporaryDirectory folder;
     std::unique_ptr<std::byte, Free> arena;
     fabricshm::DataTables tables;

@@ -24,38 +24,41 @@ namespace {
 constexpr Bytes kPagedChunk = 32 * fabricshm::kKiB;
 // What leaves together: a search of the pins is as long for one line as for many.
 constexpr Bytes kBatchPart = 64;
-constexpr Bytes kNoLimit = Bytes{1} << 62;
 
-bool any(S3Fifo::BlockId) {
-    return true;
+Bytes align_of(Bytes bytes) noexcept {
+    return bytes >= kPagedChunk ? kPageBytes : kDataAlign;
+}
+
+Bytes room_of(Bytes bytes) noexcept {
+    return round_up(bytes, align_of(bytes));
 }
 
 }  // namespace
 
-ChunkCache::ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins)
+ChunkCache::ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins, ChunkTier* tier)
     : arena_(arena),
       tables_(tables),
       pins_(pins),
+      tier_(tier),
       memory_(tables.chunks_offset, tables.arena_bytes),
       lines_(0, tables.lines),
       records_(tables.lines),
-      tried_(kNoLimit) {}
+      order_(tables.lines) {
+    stats_.free_lines = tables.lines;
+}
 
 DataLine& ChunkCache::at(std::uint64_t line) const noexcept {
     FABRIC_DCHECK(line < tables_.lines);
     return fabricshm::data_line(arena_, tables_, line);
 }
 
-Bytes ChunkCache::align_of(Bytes bytes) noexcept {
-    return bytes >= kPagedChunk ? kPageBytes : kDataAlign;
-}
-
-Bytes ChunkCache::room_of(Bytes bytes) noexcept {
-    return round_up(bytes, align_of(bytes));
-}
-
 DataLineState ChunkCache::state(std::uint64_t line) const noexcept {
     return data_state(at(line).word.load(std::memory_order_relaxed));  // this thread stores it
+}
+
+fabricshm::DataExtent ChunkCache::fields(std::uint64_t line) const noexcept {
+    const DataLine& one = at(line);
+    return {one.offset, one.bytes, one.checksum, one.file, one.chunk};
 }
 
 std::span<const std::byte> ChunkCache::bytes_of(std::uint64_t line) const noexcept {
@@ -96,6 +99,7 @@ void ChunkCache::take_up(const std::function<bool(std::uint64_t)>& is_known) {
         at(line).bytes = 0;
         if (state(line) != DataLineState::kEmpty) set_word(line, DataLineState::kEmpty, true);
     }
+    stats_.free_lines = lines_.free();
 }
 
 // False: nothing of it goes on.
@@ -138,6 +142,7 @@ std::optional<std::uint64_t> ChunkCache::add_file(std::uint64_t file, Bytes byte
         first = lines_.take(count, 1, FreeRanges::End::kLow);
     }
     if (!first) return std::nullopt;
+    stats_.free_lines = lines_.free();
     for (std::uint64_t chunk = 0; chunk < count; ++chunk) {
         const std::uint64_t line = *first + chunk;
         records_[line] = {};
@@ -153,29 +158,17 @@ std::optional<std::uint64_t> ChunkCache::add_file(std::uint64_t file, Bytes byte
 // --- kinds ---
 
 void ChunkCache::enter(std::uint64_t line, ChunkKind kind) {
-    Record& record = records_[line];
-    record.kind = kind;
-    record.was_read = false;
-    record.turn = ++last_turn_;
     const Bytes bytes = room_of(at(line).bytes);
-    std::vector<S3Fifo::BlockId> none;
-    if (kind == ChunkKind::kTried) tried_.add(line, bytes, any, none);
-    if (kind == ChunkKind::kPassing) passing_[record.turn] = line;
-    if (kind == ChunkKind::kKept) kept_[record.turn] = line;
+    order_.add(line, bytes, kind);
     stats_.bytes[static_cast<std::size_t>(kind)] += bytes;
     ++stats_.chunks[static_cast<std::size_t>(kind)];
 }
 
 void ChunkCache::leave_kind(std::uint64_t line) {
-    Record& record = records_[line];
-    tried_.remove(line);
-    passing_.erase(record.turn);
-    read_.erase(record.turn);
-    kept_.erase(record.turn);
-    const auto kind = static_cast<std::size_t>(record.kind);
+    const auto kind = static_cast<std::size_t>(order_.kind(line));
+    order_.remove(line);
     stats_.bytes[kind] -= room_of(at(line).bytes);
     --stats_.chunks[kind];
-    record.kind = ChunkKind::kNone;
 }
 
 void ChunkCache::set_kind(std::uint64_t line, ChunkKind kind) {
@@ -185,19 +178,13 @@ void ChunkCache::set_kind(std::uint64_t line, ChunkKind kind) {
         record.kind = kind;
         return;
     }
-    if (!is_there || record.kind == kind) return;
+    if (!is_there || order_.kind(line) == kind) return;
     leave_kind(line);
     enter(line, kind);
 }
 
 void ChunkCache::touch(std::uint64_t line) {
-    if (line >= tables_.lines || state(line) != DataLineState::kReady) return;
-    Record& record = records_[line];
-    tried_.touch(line);
-    if (record.kind != ChunkKind::kPassing || record.was_read) return;
-    record.was_read = true;
-    passing_.erase(record.turn);
-    read_[record.turn] = line;
+    if (line < tables_.lines && state(line) == DataLineState::kReady) order_.touch(line);
 }
 
 // --- filling ---
@@ -240,7 +227,6 @@ void ChunkCache::fail(std::uint64_t line) {
     Record& record = records_[line];
     FABRIC_CHECK(record.is_filling);
     record.is_filling = false;
-    record.kind = ChunkKind::kNone;
     stats_.bytes[0] -= room_of(at(line).bytes);
     --stats_.chunks[0];
     // No reader ever saw it ready: no pin to search for.
@@ -266,6 +252,7 @@ void ChunkCache::release_memory(std::uint64_t line) {
 void ChunkCache::release_line(std::uint64_t line) {
     records_[line] = {};
     lines_.give(line, 1);
+    stats_.free_lines = lines_.free();
 }
 
 // --- leaving ---
@@ -304,10 +291,7 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
     }
     for (const auto line : lines) {
         if (state(line) == DataLineState::kLeaving) set_word(line, DataLineState::kReady, false);
-        // victims() took it out of the queue; it stays, behind all others.
-        const bool stays = records_[line].kind == ChunkKind::kTried && !tried_.has(line);
-        std::vector<S3Fifo::BlockId> none;
-        if (stays) tried_.add(line, room_of(at(line).bytes), any, none);
+        if (records_[line].is_used && state(line) == DataLineState::kReady) order_.stays(line);
     }
     return bytes;
 }
@@ -327,7 +311,7 @@ void ChunkCache::hand_over(std::uint64_t from, std::uint64_t to) {
     Record& record = records_[from];
     FABRIC_CHECK(state(from) == DataLineState::kReady && !record.is_retired);
     FABRIC_CHECK(state(to) == DataLineState::kEmpty && records_[to].is_used && now.bytes == 0);
-    const ChunkKind kind = record.kind;
+    const ChunkKind kind = order_.kind(from);
     leave_kind(from);
     set_word(from, DataLineState::kEmpty, true);
     now.offset = old.offset;
@@ -398,7 +382,7 @@ std::optional<std::uint64_t> ChunkCache::make_room(Bytes bytes, ChunkKind kind, 
         const bool is_only_scattered = memory_.free() >= 2 * kDataChunkBytes;
         bool has_changed = is_only_scattered && open_window(bytes);
         if (!has_changed) {
-            const auto lines = victims(batch, is_wanted);
+            const auto lines = order_.next(batch, is_wanted);
             const bool is_new = lines.size() > tried;
             tried = lines.size();
             has_changed = evict(lines) > 0 || open_window(bytes);
@@ -406,33 +390,6 @@ std::optional<std::uint64_t> ChunkCache::make_room(Bytes bytes, ChunkKind kind, 
         }
         if (const auto offset = take_memory(bytes, kind)) return offset;
     }
-}
-
-// What goes next, as much as `wanted`: what has passed; what was read without a plan; and for a
-// reader who waits also what passes or is kept.
-std::vector<std::uint64_t> ChunkCache::victims(Bytes wanted, bool is_wanted) {
-    std::vector<std::uint64_t> lines;
-    Bytes found = 0;
-    const auto take = [&](const std::map<std::uint64_t, std::uint64_t>& from) {
-        for (const auto& [turn, line] : from) {
-            if (found >= wanted) return;
-            lines.push_back(line);
-            found += room_of(at(line).bytes);
-        }
-    };
-    take(read_);
-    if (found < wanted && tried_.used() > 0) {
-        std::vector<S3Fifo::BlockId> evicted;
-        const Bytes more = std::min(wanted - found, tried_.used());
-        (void)tried_.resize(tried_.used() - more, any, evicted);
-        (void)tried_.resize(kNoLimit, any, evicted);
-        for (const auto line : evicted) found += room_of(at(line).bytes);
-        lines.insert(lines.end(), evicted.begin(), evicted.end());
-    }
-    if (!is_wanted) return lines;
-    if (found < wanted) take(passing_);
-    if (found < wanted) take(kept_);
-    return lines;
 }
 
 // The 4 MiB with the fewest taken bytes, of those in which no line is filling or gone.

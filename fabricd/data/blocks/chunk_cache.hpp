@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "fabricd/data/blocks/free_ranges.hpp"
-#include "fabricd/data/blocks/s3_fifo.hpp"
+#include "fabricd/data/blocks/leaving_order.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
 
@@ -57,15 +57,6 @@ class ChunkTier {
                        std::uint32_t checksum) = 0;
 };
 
-/// Why a chunk is in memory, which decides when it goes.
-enum class ChunkKind : std::uint8_t {
-    kNone,
-    kTried,    // read without a plan: S3-FIFO decides
-    kPassing,  // fetched ahead of its use by a plan; goes when it was read
-    kKept,     // of a plan, to the end
-};
-inline constexpr std::size_t kChunkKinds = 4;
-
 /// One thread at a time. The arena is borrowed.
 class ChunkCache {
   public:
@@ -81,9 +72,12 @@ class ChunkCache {
         std::uint64_t moved = 0;         // to make one hole of several
         std::uint64_t found_pinned = 0;  // that were to leave
         std::uint64_t gone = 0;          // whose memory readers still use
+        std::uint64_t free_lines = 0;
     };
 
-    ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins);
+    /// `tier`, where there is one, gets what leaves.
+    ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins,
+               ChunkTier* tier = nullptr);
 
     /// Empty tables, then the header.
     void format();
@@ -98,10 +92,9 @@ class ChunkCache {
     void retire(std::uint64_t first, std::uint64_t count);
 
     DataLineState state(std::uint64_t line) const noexcept;
-    std::uint64_t file_of(std::uint64_t line) const noexcept { return at(line).file; }
-    std::uint32_t chunk_of(std::uint64_t line) const noexcept { return at(line).chunk; }
-    std::uint32_t checksum_of(std::uint64_t line) const noexcept { return at(line).checksum; }
-    ChunkKind kind(std::uint64_t line) const noexcept { return records_[line].kind; }
+    /// What the line's fields say.
+    fabricshm::DataExtent fields(std::uint64_t line) const noexcept;
+    ChunkKind kind(std::uint64_t line) const noexcept { return order_.kind(line); }
     /// Of a line that is ready.
     std::span<const std::byte> bytes_of(std::uint64_t line) const noexcept;
 
@@ -131,27 +124,21 @@ class ChunkCache {
 
     Bytes capacity() const noexcept { return tables_.arena_bytes - tables_.chunks_offset; }
     Bytes used() const noexcept { return capacity() - memory_.free(); }
-    std::uint64_t free_lines() const noexcept { return lines_.free(); }
     const DataTables& tables() const noexcept { return tables_; }
     const Stats& stats() const noexcept { return stats_; }
-    void set_tier(ChunkTier* tier) noexcept { tier_ = tier; }
 
     /// What contradicts itself; "": nothing. O(lines). For tests.
     std::string problems() const;
 
   private:
     struct Record {
-        ChunkKind kind = ChunkKind::kNone;
-        bool is_used = false;     // a file's
-        bool is_filling = false;  // its memory is a silo's
+        ChunkKind kind = ChunkKind::kNone;  // that it is to have once it is filled
+        bool is_used = false;               // a file's
+        bool is_filling = false;            // its memory is a silo's
         bool is_retired = false;
-        bool was_read = false;   // of kPassing
-        std::uint64_t turn = 0;  // of kPassing: the lower, the older
     };
 
     fabricshm::DataLine& at(std::uint64_t line) const noexcept;
-    static Bytes room_of(Bytes bytes) noexcept;
-    static Bytes align_of(Bytes bytes) noexcept;
     void set_word(std::uint64_t line, DataLineState state, bool is_next) noexcept;
     bool take_up_line(std::uint64_t line, bool is_known);
     void enter(std::uint64_t line, ChunkKind kind);
@@ -161,7 +148,6 @@ class ChunkCache {
 
     std::optional<std::uint64_t> take_memory(Bytes bytes, ChunkKind kind);
     std::optional<std::uint64_t> make_room(Bytes bytes, ChunkKind kind, bool is_wanted);
-    std::vector<std::uint64_t> victims(Bytes wanted, bool is_wanted);
     std::vector<std::uint64_t> without_pinned(std::vector<std::uint64_t> lines);
     Bytes evict(const std::vector<std::uint64_t>& lines);
     bool open_window(Bytes bytes);
@@ -171,18 +157,14 @@ class ChunkCache {
     std::byte* arena_;
     DataTables tables_;
     PinPages& pins_;
-    ChunkTier* tier_ = nullptr;
+    ChunkTier* tier_;
     FreeRanges memory_;
     FreeRanges lines_;
     std::vector<Record> records_;                       // by line
     std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line
-    S3Fifo tried_;
-    std::map<std::uint64_t, std::uint64_t> passing_;  // by turn
-    std::map<std::uint64_t, std::uint64_t> read_;     // of these, what was read; by turn
-    std::map<std::uint64_t, std::uint64_t> kept_;     // by turn
+    LeavingOrder order_;
     std::unordered_set<std::uint64_t> held_;
     std::vector<std::uint64_t> gone_;  // lines whose bytes may be pinned
-    std::uint64_t last_turn_ = 0;
     Stats stats_;
 };
 

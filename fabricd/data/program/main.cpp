@@ -5,6 +5,8 @@
 #include <cstdio>
 
 #include "fabricd/config/data_file.hpp"
+#include "fabricd/data/program/serve_command.hpp"
+#include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
 
 namespace {
@@ -14,8 +16,10 @@ constexpr int kBadUsage = 2;
 constexpr const char* kDefaultFile = "/etc/fabricd/data.toml";
 
 constexpr const char* kMore =
-    "\nExit codes: 0 all is well, 1 the output could not be written, 2 wrong usage, a mistake in\n"
-    "the file, or a silo that can't be read.\n";
+    "\nExit codes: 0 all is well, 1 the service refused it, something of it failed, or the output\n"
+    "could not be written, 2 wrong usage, a mistake in the file, no service, or (check) a silo "
+    "that\n"
+    "can't be read.\n";
 
 int fail(const std::string& text) {
     std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
@@ -35,24 +39,92 @@ int check(const std::string& path, bool json) {
     return is_well ? 0 : kBadUsage;
 }
 
+struct Words {
+    std::string file = kDefaultFile;
+    std::string daemon;
+    fabricd::ServiceCommand command;
+};
+
+void add_file(CLI::App& app, Words& words) {
+    app.add_option("--config", words.file,
+                   std::string("The data file (default ") + kDefaultFile + ")")
+        ->type_name("PATH");
+}
+
+// A row for each command that a running service answers.
+struct CommandRow {
+    const char* name;
+    const char* help;
+    bool has_path;
+};
+constexpr CommandRow kCommands[] = {
+    {"status", "What is in memory, what the silos give, how far the plans are", false},
+    {"why", "Where a file's bytes are, why they are kept, and which processes have them pinned",
+     true},
+    {"load", "Fetch the files below a path into memory, as long as there is room", true},
+    {"flush", "Wait until what was written is in the silos", false},
+    {"drop", "Take the files below a path out of memory, but for what is pinned", true},
+    {"verify", "Compare what is in memory with its checksums", true},
+    {"refresh", "Ask the silo for names and versions now", true}};
+
+void add_commands(CLI::App& app, Words& words) {
+    for (const CommandRow& row : kCommands) {
+        CLI::App& command = *app.add_subcommand(row.name, row.help);
+        if (row.has_path) {
+            command.add_option("path", words.command.path, "In the namespace, as /images/train")
+                ->required();
+        }
+        command.add_option("--socket", words.command.socket, "The service's socket")
+            ->type_name("PATH");
+        command.add_flag("--json", words.command.json, "Print JSON");
+        const std::string name = row.name;
+        if (name == "load") {
+            command
+                .add_option("--wait", words.command.wait,
+                            "Return when so much of it is in memory, as 10% (default: at once)")
+                ->type_name("SHARE");
+        }
+        if (name == "verify") {
+            command.add_flag("--silo", words.command.with_silo, "Also with the bytes of the silo");
+        }
+        if (name == "load" || name == "verify") {
+            command
+                .add_option("--timeout", words.command.timeout_s, "How long to wait (default 600)")
+                ->check(CLI::Range(1, 1'000'000))
+                ->type_name("SECONDS");
+        }
+        command.footer(kMore);
+    }
+}
+
+int serve(const Words& words) {
+    fabricd::ServeOptions options;
+    if (const auto bad = fabricd::read_data_file(words.file, options.spec)) return fail(*bad);
+    options.socket = words.command.socket;
+    options.daemon = words.daemon;
+    return fabricd::serve(options);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    CLI::App app{
-        "The data cache: files of silos in the pool. Begun: it checks its file and silos."};
+    CLI::App app{"The data cache: files of silos in the pool, for all processes of the host."};
     app.name("fabric-data");
     app.set_version_flag("-V,--version", "fabric-data " FABRIC_VERSION);
     app.require_subcommand(1);
     app.footer(kMore);
-    std::string path = kDefaultFile;
-    bool json = false;
+    Words words;
     CLI::App& checking =
         *app.add_subcommand("check", "Read the data file, open each silo, list its root");
-    checking
-        .add_option("--config", path, std::string("The data file (default ") + kDefaultFile + ")")
-        ->type_name("PATH");
-    checking.add_flag("--json", json, "Print JSON");
+    add_file(checking, words);
+    checking.add_flag("--json", words.command.json, "Print JSON");
     checking.footer(kMore);
+    CLI::App& serving = *app.add_subcommand("serve", "Publish an arena and keep files in it");
+    add_file(serving, words);
+    serving.add_option("--socket", words.command.socket, "Where to listen")->type_name("PATH");
+    serving.add_option("--daemon", words.daemon, "The attach socket of fabricd")->type_name("PATH");
+    serving.footer(kMore);
+    add_commands(app, words);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
@@ -60,5 +132,9 @@ int main(int argc, char** argv) {
         if (error.get_exit_code() == 0) return app.exit(error);
         return fail(error.what() + std::string(" (fabric-data --help)"));
     }
-    return check(path, json);
+    const std::string name = app.get_subcommands().front()->get_name();
+    if (name == "check") return check(words.file, words.command.json);
+    if (name == "serve") return serve(words);
+    words.command.name = name;
+    return fabricd::run_service_command(words.command);
 }

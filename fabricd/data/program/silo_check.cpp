@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr std::size_t kPage = 1000;
-constexpr auto kPatience = 30s;
+constexpr auto kTimeout = 30s;
 
 const char* word_of(WritePolicy policy) {
     switch (policy) {
@@ -47,7 +47,7 @@ SiloCheck check_silo(const SiloSpec& silo) {
         check.problem = fabricshm::explanation_of(opened.error());
         return check;
     }
-    const auto page = (*opened)->list("", "", kPage, fabricshm::Clock::now() + kPatience);
+    const auto page = (*opened)->list("", "", kPage, fabricshm::Clock::now() + kTimeout);
     if (!page.ok()) {
         check.problem = fabricshm::explanation_of(page.error());
         return check;

@@ -89,7 +89,7 @@ Json cache_view(const ServiceParts& parts) {
             {"passing_bytes", stats.bytes[2]},
             {"kept_bytes", stats.bytes[3]},
             {"lines", parts.cache.tables().lines},
-            {"free_lines", parts.cache.free_lines()},
+            {"free_lines", parts.cache.stats().free_lines},
             {"evicted", stats.evicted},
             {"moved", stats.moved},
             {"found_pinned", stats.found_pinned},

@@ -19,7 +19,7 @@ namespace fabricd {
 
 using fabricshm::Result;
 
-/// Who asks, and for what.
+/// A request, and the connection that it came from.
 struct DataRequest {
     std::uint64_t connection = 0;
     fabricshm::PeerCredentials peer;

@@ -46,9 +46,9 @@ DataService::DataService(Options options, PublishedMemory& memory, EventLoop& lo
       loop_(loop),
       cache_(options_.arena, options_.tables, memory),
       files_(options_.spec.silos, cache_),
-      fills_({cache_, files_, workers_, options_.spec.silos, options_.spec.patience}),
+      fills_({cache_, files_, workers_, options_.spec.silos, options_.spec.silo_timeout}),
       listings_({files_, fills_, workers_, options_.spec.silos, options_.tables.generation,
-                 options_.spec.patience,
+                 options_.spec.silo_timeout,
                  [this](std::function<void()> task) { return loop_.post(std::move(task)); }}),
       plans_({cache_, files_, fills_, options_.spec.silos}),
       notes_(memory),
@@ -82,7 +82,7 @@ Result<void> DataService::open_silos() {
                                       options_.tables.arena_bytes - options_.tables.chunks_offset);
     for (const SiloSpec& spec : options_.spec.silos) {
         SiloWorker::Options worker;
-        worker.patience = options_.spec.patience;
+        worker.silo_timeout = options_.spec.silo_timeout;
         worker.memory = memory;
         worker.on_fill = [this](FillDone done) {
             loop_.post([this, done = std::move(done)]() mutable { filled(std::move(done)); });

@@ -40,7 +40,8 @@ bool FileTable::is_whole(const NamedFile& file) const {
     if (count == 0 || file.first_line >= lines || count > lines - file.first_line) return false;
     for (std::uint64_t chunk = 0; chunk < count; ++chunk) {
         const std::uint64_t line = file.first_line + chunk;
-        const bool is_its = cache_.file_of(line) == file.id && cache_.chunk_of(line) == chunk &&
+        const bool is_its = cache_.fields(line).file == file.id &&
+                            cache_.fields(line).chunk == chunk &&
                             cache_.state(line) <= DataLineState::kLeaving;
         if (!is_its) return false;
     }
@@ -82,7 +83,7 @@ Result<void> FileTable::open(const std::string& names, bool is_fresh) {
     }
     // Lines of files without a name have ids, too.
     for (std::uint64_t line = 0; line < cache_.tables().lines; ++line) {
-        last_id_ = std::max(last_id_, cache_.file_of(line));
+        last_id_ = std::max(last_id_, cache_.fields(line).file);
     }
     cache_.take_up([&](std::uint64_t line) { return known[line]; });
     return {};

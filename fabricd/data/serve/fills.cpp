@@ -42,7 +42,7 @@ void Fills::want(const KnownFile& file, std::uint64_t chunk, FetchPriority prior
     }
     const auto [found, is_new] = fills_.try_emplace(line);
     Fill& fill = found->second;
-    if (answer) fill.waiters.push_back({std::move(answer), now + parts_.patience});
+    if (answer) fill.waiters.push_back({std::move(answer), now + parts_.silo_timeout});
     if (!is_new) {
         const bool is_more = priority < fill.priority;
         fill.priority = std::min(fill.priority, priority);

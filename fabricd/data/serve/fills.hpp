@@ -1,4 +1,4 @@
-// Fills: chunks that are on their way into memory, and who waits for them.
+// Fills: chunks that are on their way into memory, and the requests that wait for them.
 
 #pragma once
 
@@ -45,13 +45,13 @@ class Fills {
         FileTable& files;
         std::vector<std::unique_ptr<SiloWorker>>& silos;
         const std::vector<SiloSpec>& specs;
-        Duration patience;
+        Duration silo_timeout;
     };
     explicit Fills(Parts parts);
 
     /// Chunk `chunk` of the file is wanted; `answer`, where there is one, is called once: at once,
-    /// or when the bytes are there, can't be had, or `patience` has passed. `kind` counts when it
-    /// is not on its way yet.
+    /// or when the bytes are there, can't be had, or `silo_timeout` has passed. `kind` counts when
+    /// it is not on its way yet.
     void want(const KnownFile& file, std::uint64_t chunk, FetchPriority priority, ChunkKind kind,
               Answer answer, TimePoint now);
 
@@ -59,7 +59,7 @@ class Fills {
     void done(const FillDone& done, TimePoint now);
     /// Deadlines, and those that wait for room. Call some times in a second.
     void tick(TimePoint now);
-    /// The version is no more: who waits for it is told.
+    /// The version is no more: requests that wait for it are answered.
     void gone(std::uint64_t file);
 
     bool is_under_way(std::uint64_t line) const { return fills_.count(line) != 0; }

@@ -115,7 +115,7 @@ void Listings::list(const std::string& path, bool is_recursive, bool is_new, Lis
     const bool is_fresh = entry.last && !entry.is_expired && !is_new &&
                           now - entry.last->made < refresh_of(place->silo);
     if (is_fresh) return answer({}, entry.last);
-    entry.waiting.push_back({std::move(answer), now + parts_.patience});
+    entry.waiting.push_back({std::move(answer), now + parts_.silo_timeout});
     if (entry.is_asked) return;
     entry.is_asked = true;
     parts_.silos[place->silo]->list(place->path, is_recursive, [this, key](ListDone done) {
@@ -257,7 +257,7 @@ void Listings::stat(const std::string& path, StatAnswer answer, TimePoint now) {
     }
     const LookKey key{place->silo, place->path};
     const auto [look, is_new] = looks_.try_emplace(key);
-    look->second.waiting.push_back({std::move(answer), now + parts_.patience});
+    look->second.waiting.push_back({std::move(answer), now + parts_.silo_timeout});
     if (!is_new) return;
     look->second.before = known != nullptr ? known->id : 0;
     parts_.silos[place->silo]->look(place->path, [this, key](ListDone done) {

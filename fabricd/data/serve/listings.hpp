@@ -1,4 +1,4 @@
-// Listings: what paths hold, as the silos said it last, and who waits to hear it.
+// Listings: what paths hold, as the silos said it last, and the requests that wait for it.
 
 #pragma once
 
@@ -44,7 +44,7 @@ class Listings {
         std::vector<std::unique_ptr<SiloWorker>>& silos;
         const std::vector<SiloSpec>& specs;
         std::uint64_t generation;  // of the tables
-        Duration patience;
+        Duration silo_timeout;
         std::function<bool(std::function<void()>)> post;  // to the control thread
     };
     /// Files that the cache has and the silo has not yet: by path, as they are to be listed.

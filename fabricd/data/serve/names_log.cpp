@@ -111,7 +111,7 @@ Result<NamesLog> NamesLog::open(const std::string& path, std::uint64_t generatio
         while (is_ours && take_record(rest, known)) {
         }
     }
-    // Written beside it and renamed: killed in between, the old one counts.
+    // Written next to it and renamed: killed in between, the old one counts.
     const std::string fresh = path + ".new";
     NamesLog log;
     log.file_ =

@@ -174,7 +174,7 @@ void Plans::viewed(std::uint64_t line) {
     if (line >= parts_.cache.tables().lines) return;  // a reader's number
     parts_.cache.touch(line);
     if (plans_.empty()) return;
-    const KnownFile* file = parts_.files.find(parts_.cache.file_of(line));
+    const KnownFile* file = parts_.files.find(parts_.cache.fields(line).file);
     if (file == nullptr || file->first_line == kNoLine) return;
     const bool is_last = line + 1 == file->first_line + data_chunks(file->facts.bytes);
     if (!is_last) return;

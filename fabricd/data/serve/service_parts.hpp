@@ -15,7 +15,7 @@
 
 namespace fabricd {
 
-/// Who has a line pinned.
+/// A process that has a line pinned.
 struct PinHolder {
     int pid = 0;
     std::size_t pins = 0;

@@ -157,7 +157,8 @@ ListDone SiloWorker::list_all(const std::string& folder, bool is_recursive) {
         const std::string prefix = here.empty() ? "" : here + "/";
         std::string after;
         for (;;) {
-            const auto page = listing_->list(here, after, kPage, Clock::now() + options_.patience);
+            const auto page =
+                listing_->list(here, after, kPage, Clock::now() + options_.silo_timeout);
             // A folder below that went meanwhile is no failure of the tree.
             const bool went = !page.ok() && page.error().code == Errc::kNotFound && here != folder;
             if (went) break;
@@ -203,7 +204,7 @@ void SiloWorker::look(const std::string& path, std::function<void(ListDone)> don
     {
         const std::lock_guard lock(mutex_);
         lists_.push_back([this, path, done = std::move(done)] {
-            const auto facts = listing_->look(path, Clock::now() + options_.patience);
+            const auto facts = listing_->look(path, Clock::now() + options_.silo_timeout);
             if (!facts.ok()) return done(failed_list(facts.error()));
             ListDone found;
             found.entries.push_back({path, false, *facts});

@@ -25,7 +25,7 @@ namespace fabricd {
 
 using fabricshm::Duration;
 
-/// Who waits for it decides what is fetched first.
+/// What is waited for is fetched first.
 enum class FetchPriority : std::uint8_t { kOnDemand = 0, kAhead = 1 };
 
 /// What has come of a fetch.
@@ -57,7 +57,7 @@ struct ListDone {
 class SiloWorker {
   public:
     struct Options {
-        Duration patience;  // of a page of a listing
+        Duration silo_timeout;  // of a page of a listing
         std::span<std::byte> memory;
         std::function<void(FillDone)> on_fill;
     };
@@ -71,7 +71,7 @@ class SiloWorker {
 
     /// The memory is the silo's until on_fill() gives its tag.
     void fetch(const Fetch& fetch, FetchPriority priority);
-    /// Somebody waits for it now. Nothing happens where it was begun.
+    /// A reader waits for it now. Nothing happens where it was begun.
     void promote(std::uint64_t tag);
 
     /// All entries of `folder`, or all files below it.

@@ -147,7 +147,7 @@ void Walks::compare_with_silo(const std::shared_ptr<Walk>& walk, const KnownFile
     fetch.room = room;
     ++walk->in_flight;
     walk->in_flight_bytes += bytes;
-    const std::uint32_t checksum = parts_.cache.checksum_of(line);
+    const std::uint32_t checksum = parts_.cache.fields(line).checksum;
     const std::string name = printable(parts_.files.full_path(file));
     parts_.read_silo(fetch, file.silo, [this, walk, memory, bytes, checksum, name](FillDone done) {
         --walk->in_flight;
@@ -174,7 +174,7 @@ bool Walks::verify_next(const std::shared_ptr<Walk>& walk) {
         return true;
     }
     const auto bytes = parts_.cache.bytes_of(line);
-    const bool is_right = crc32c(bytes.data(), bytes.size()) == parts_.cache.checksum_of(line);
+    const bool is_right = crc32c(bytes.data(), bytes.size()) == parts_.cache.fields(line).checksum;
     if (!is_right) {
         end_chunk(*walk, bytes.size(),
                   printable(parts_.files.full_path(*file)) + ": its bytes in memory are wrong");

@@ -373,6 +373,8 @@ constexpr Elsewhere kElsewhere[] = {
     {"data.upload.initiated", "/tests/net/s3_writer_test.cpp"},
     {"data.upload.part", "/tests/net/s3_writer_test.cpp"},
     {"data.write.appended", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.cached", "/tests/crash/data/killed_writes_test.cpp"},
+    {"data.write.published", "/tests/crash/data/killed_writes_test.cpp"},
     {"data.write.begun", "/tests/crash/data/killed_writer_test.cpp"},
     {"data.write.foldered", "/tests/crash/data/killed_writer_test.cpp"},
     {"data.write.named", "/tests/crash/data/killed_writer_test.cpp"},

@@ -57,7 +57,7 @@ struct Bench {
               bool is_wanted = true) {
         const auto room = cache->begin(line, bytes, kind, is_wanted);
         if (!room) return false;
-        write(*room, file, cache->chunk_of(line));
+        write(*room, file, cache->fields(line).chunk);
         cache->finish(line, static_cast<std::uint32_t>(file));
         return true;
     }
@@ -132,11 +132,11 @@ TEST_SUITE("data.chunk_cache") {
         CHECK(bench.cache->state(line) == DataLineState::kGone);
         CHECK(bench.is_right(line, 1, 0));
         CHECK(bench.cache->used() == 1024);
-        CHECK(bench.cache->free_lines() == kLines - 1);
+        CHECK(bench.cache->stats().free_lines == kLines - 1);
         bench.pins.held.clear();
         bench.cache->sweep();
         CHECK(bench.cache->used() == 0);
-        CHECK(bench.cache->free_lines() == kLines);
+        CHECK(bench.cache->stats().free_lines == kLines);
         CHECK(bench.cache->problems() == "");
     }
 
@@ -149,7 +149,7 @@ TEST_SUITE("data.chunk_cache") {
         CHECK(bench.cache->used() == 1024);
         bench.cache->finish(line, 0);
         CHECK(bench.cache->used() == 0);
-        CHECK(bench.cache->free_lines() == kLines);
+        CHECK(bench.cache->stats().free_lines == kLines);
         CHECK(bench.cache->problems() == "");
     }
 
@@ -212,7 +212,7 @@ TEST_SUITE("data.chunk_cache") {
         const auto leaving = bench.cache->add_file(4, 1000).value();
         const auto gone = bench.cache->add_file(5, 1000).value();
         for (const auto line : {ready, unknown, leaving, gone}) {
-            REQUIRE(bench.fill(line, bench.cache->file_of(line), 1000, ChunkKind::kTried));
+            REQUIRE(bench.fill(line, bench.cache->fields(line).file, 1000, ChunkKind::kTried));
         }
         REQUIRE(bench.cache->begin(filling, 1000, ChunkKind::kTried, true));
         bench.pins.held.insert(gone);
@@ -233,11 +233,11 @@ TEST_SUITE("data.chunk_cache") {
         CHECK(bench.cache->used() == 4 * 1024);
         bench.cache->sweep();
         CHECK(bench.cache->used() == 3 * 1024);
-        CHECK(bench.cache->free_lines() == kLines - 4);
+        CHECK(bench.cache->stats().free_lines == kLines - 4);
         CHECK(bench.cache->problems() == "");
     }
 
-    // Beside it a model: which file has which lines, and what readers have pinned. A pinned line's
+    // Next to it a model: which file has which lines, and what readers have pinned. A pinned line's
     // bytes are looked at after each step.
     TEST_CASE("random stories never reuse what is pinned, and the account adds up") {
         for (unsigned seed = 0; seed < 20; ++seed) {

@@ -31,7 +31,7 @@ struct Scene {
         DataSpec spec;
         spec.memory = memory;
         spec.files = files;
-        spec.patience = 5s;
+        spec.silo_timeout = 5s;
         SiloSpec silo;
         silo.at = "/set/a";
         silo.from = data.file("silo");
@@ -176,9 +176,8 @@ TEST_SUITE("data.data_service") {
         scene.client->command(R"({"command":"refresh","path":"/set/a"})");
         // What was known goes on.
         CHECK(scene.list().entries.size() == 1);
-        const auto fetched = scene.client->fetch(*listed.find("x"));
-        CHECK(fetched.status != Errc::kOk);
-        CHECK(fetched.payload != "");
+        CHECK(scene.list().find("x")->file == listed.find("x")->file);
+        CHECK(scene.command("status")["silos"][0]["failing_for_s"] > 0);
     }
 
     TEST_CASE("what readers hold stays while all else passes through the memory") {

@@ -34,7 +34,7 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[1].from == "/srv/f");
         REQUIRE_FALSE(parse_data_file(kImages, "d.toml", spec));
         CHECK(spec.memory == fabricshm::kGiB);
-        CHECK(spec.patience == std::chrono::seconds(30));
+        CHECK(spec.silo_timeout == std::chrono::seconds(30));
         CHECK(spec.files == 0);
         CHECK(spec.group.empty());
     }
@@ -47,13 +47,13 @@ TEST_SUITE("fabricd.data_file") {
                                 kImages + "refresh = \"10s\"\n",
                             "d.toml", spec));
         CHECK(spec.files == 2'000'000);
-        CHECK(spec.patience == std::chrono::seconds(5));
+        CHECK(spec.silo_timeout == std::chrono::seconds(5));
         CHECK(spec.group == "training");
         CHECK(spec.silos[0].refresh == std::chrono::seconds(10));
         CHECK(error_message("[cache]\nfiles = 0\n") ==
               "d.toml:2: files takes a number of files, 1 to 4294967296");
         CHECK(error_message("[cache]\npatience = \"5\"\n") ==
-              "d.toml:2: patience takes a time as \"30s\", 100ms to 1 day");
+              "d.toml:2: silo_timeout takes a time as \"30s\", 100ms to 1 day");
         CHECK(error_message("[service]\ngroup = \"\"\n") ==
               "d.toml:2: group takes the name of a group");
         CHECK(error_message("service = 1\n") == "d.toml:1: service is a section: [service]");

@@ -18,7 +18,7 @@ class Story {
     explicit Story(unsigned seed) : host(limits_of(seed)), random_(seed) {}
 
     void step() {
-        switch (random_() % 16) {
+        switch (random_() % 18) {
             case 0:
                 return begin_session();
             case 1:
@@ -45,6 +45,10 @@ class Story {
                 return move_shard();
             case 14:
                 return end_copy();
+            case 15:
+                return publish_or_subscribe();
+            case 16:
+                return end_process();
             default:
                 return pass_time();
         }
@@ -123,6 +127,7 @@ class Story {
         for (const SessionView& view : host.registry->snapshot(now_).sessions) {
             host.registry->end_session(SessionId{view.id}, "end of story");
         }
+        end_process();
         do host.registry->expire(now_ + 1h);
         while (host.registry->next_deadline() == TimePoint::min());
         check();
@@ -183,6 +188,34 @@ class Story {
     ArenaId any_arena() {
         const auto arenas = host.registry->snapshot(now_).arenas;
         return arenas.empty() ? ArenaId{1} : ArenaId{arenas[random_() % arenas.size()].id};
+    }
+    // Whoever may not is refused; who may gets a page, whose number the header has at once.
+    void publish_or_subscribe() {
+        if (sessions_.empty()) return;
+        const SessionId who = anybody();
+        const auto remote = host.registry->remote_sessions();
+        const bool is_remote = std::any_of(remote.begin(), remote.end(),
+                                           [&](const RemoteSession& one) { return one.id == who; });
+        if (is_remote) return;  // the server refuses those
+        const bool publishes = random_() % 3 == 0;
+        const ArenaId id = host.arena(who, "public", publishes ? 8 * 4096 : 0,
+                                      publishes ? proto::kArenaPublish : proto::kArenaSubscribe);
+        if (id == ArenaId::kNone) return;
+        if (publishes) return void(host.region(who, id, 8 * 4096));
+        proto::PinPageRef ref{};
+        ref.arena_id = raw(id);
+        const auto page = host.registry->pin_page(who, ref);
+        if (!page.ok()) return;
+        const auto& header = *reinterpret_cast<const fabricshm::PublishedHeader*>(
+            (*host.memory.contents)[id][0].bytes);
+        REQUIRE(header.newest.load() >= page->page.number);
+    }
+    // All that were given up while they were alive are found dead.
+    void end_process() {
+        for (const auto& [session, pid] : host.registry->may_be_reading()) {
+            host.registry->process_ended(session);
+        }
+        REQUIRE(host.registry->may_be_reading().empty());
     }
     void begin_session() {
         const char* place = random_() % 3 == 0 ? "other" : "";

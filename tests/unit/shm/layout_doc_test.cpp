@@ -287,6 +287,11 @@ TEST_SUITE("shm.layout_doc") {
         const Table page = {FIELD(PinPage, magic), FIELD(PinPage, high), FIELD(PinPage, notes),
                             FIELD(PinPage, slots)};
         CHECK(table_below("## A pin page") == page);
+        const Table header = {FIELD(PublishedHeader, magic), FIELD(PublishedHeader, newest),
+                              FIELD(PublishedHeader, changes)};
+        CHECK(table_below("## A published arena") == header);
+        CHECK(text_of_page().find("`0x314c425550424146`") != std::string::npos);
+        CHECK(kPublishedMagic == 0x314c425550424146);
         CHECK(text_of_page().find("`0x31534e4950424146`") != std::string::npos);
         CHECK(kPinMagic == 0x31534e4950424146);
         CHECK(text_of_page().find("A memory file of 36864 bytes") != std::string::npos);

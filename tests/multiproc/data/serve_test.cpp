@@ -1,0 +1,182 @@
+// fabricd, `fabric-data serve` over a folder, and readers made of the layout alone, while files
+// change and the service is killed.
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "tests/support/daemon.hpp"
+#include "tests/support/data_reader.hpp"
+#include "tests/support/data_serve_process.hpp"
+#include "tests/support/program.hpp"
+
+using namespace fabricshm;
+using namespace std::chrono_literals;
+using test_support::data_content;
+using test_support::DataReader;
+using test_support::DataServeProcess;
+using test_support::put_file;
+using test_support::TemporaryDirectory;
+
+namespace {
+
+// The version is in the first eight letters, so that a reader knows what has to follow.
+std::string versioned(const std::string& name, int version, std::size_t bytes) {
+    char head[9];
+    std::snprintf(head, sizeof head, "%08d", version);
+    std::string content = data_content(name, version, bytes);
+    return content.replace(0, 8, head);
+}
+
+bool is_whole(const std::string& name, const std::string& content) {
+    if (content.size() < 8) return false;
+    return content == versioned(name, std::atoi(content.substr(0, 8).c_str()), content.size());
+}
+
+struct Scene {
+    TemporaryDirectory folder;
+    test_support::Daemon daemon;
+    std::string silo = folder.file("silo");
+    std::string socket = folder.file("data.sock");
+    std::string file = folder.file("data.toml");
+
+    explicit Scene(const std::string& memory) {
+        std::filesystem::create_directory(silo);
+        std::ofstream(file) << "[cache]\nmemory = \"" << memory
+                            << "\"\nsilo_timeout = \"20s\"\n[[silo]]\nat = \"/set\"\nfrom = \""
+                            << silo << "\"\nrefresh = \"100ms\"\n";
+    }
+    std::string put(int number, int version) const {
+        const std::string name = "f" + std::to_string(number);
+        // Some of two chunks.
+        const std::size_t bytes = number % 5 == 0 ? 5'000'000 : 20'000 + 1000 * number;
+        put_file(silo + "/" + name, versioned(name, version, bytes));
+        return name;
+    }
+    DataServeProcess serve() const {
+        return DataServeProcess(FABRIC_DATA_PATH, file, socket, daemon.socket());
+    }
+    test_support::Output run(std::vector<std::string> words) const {
+        words.insert(words.begin(), FABRIC_DATA_PATH);
+        words.insert(words.end(), {"--socket", socket});
+        return test_support::run_program(words);
+    }
+};
+
+}  // namespace
+
+TEST_SUITE("multiproc.data.serve") {
+    TEST_CASE("a reader finds every byte, and the commands say what is there") {
+        Scene scene("32MiB");
+        for (int i = 0; i < 10; ++i) scene.put(i, 1);
+        DataServeProcess service(FABRIC_DATA_PATH, scene.file, scene.socket, scene.daemon.socket());
+        REQUIRE(service.is_up());
+        DataReader reader(scene.daemon.socket(), scene.socket);
+        const auto listed = reader.list("/set");
+        REQUIRE(listed.entries.size() == 10);
+        for (const auto& [name, entry] : listed.entries) {
+            std::string content;
+            REQUIRE(reader.read(entry, content) == DataReader::Read::kRight);
+            CHECK(is_whole(name, content));
+        }
+        const auto status = scene.run({"status", "--json"});
+        CHECK(status.code == 0);
+        const auto json = nlohmann::json::parse(status.out, nullptr, false);
+        CHECK(json["silos"][0]["files_in_memory"] == 10);
+        CHECK(json["cache"]["readers"] == 1);
+        CHECK(scene.run({"status"}).out.find("/set  " + scene.silo + "  10 files") !=
+              std::string::npos);
+        CHECK(scene.run({"why", "/set/f0"}).out.find("chunk 1: ready") != std::string::npos);
+        CHECK(scene.run({"drop", "/set"}).out == "dropped 12 chunks, pinned 0\n");
+        const auto loaded = scene.run({"load", "/set", "--wait", "100%"});
+        CHECK(loaded.code == 0);
+        CHECK(loaded.out.find("10 of 10 files") != std::string::npos);
+        CHECK(scene.run({"verify", "/set", "--silo"}).code == 0);
+        CHECK(scene.run({"refresh", "/set"}).out == "10 files\n");
+        CHECK(scene.run({"flush"}).code == 0);
+        CHECK(scene.run({"why", "/set/none"}).code == 1);
+        CHECK(scene.run({"why", "/set/none"}).error.find("none is not there") != std::string::npos);
+        CHECK(scene.run({"load", "/set", "--wait", "much"}).code == 2);
+        // A second service is refused; the first one ends in order.
+        DataServeProcess second(FABRIC_DATA_PATH, scene.file, scene.socket, scene.daemon.socket());
+        CHECK(WEXITSTATUS(service.stop()) == 0);
+        CHECK(scene.run({"status"}).code == 2);
+    }
+
+    TEST_CASE("no byte is wrong while files change and the service is killed again and again") {
+        Scene scene("32MiB");
+        constexpr int kFiles = 20;
+        for (int i = 0; i < kFiles; ++i) scene.put(i, 1);
+        DataServeProcess service(FABRIC_DATA_PATH, scene.file, scene.socket, scene.daemon.socket());
+        REQUIRE(service.is_up());
+        std::atomic<bool> stop{false};
+        struct Seen {
+            std::uint64_t right = 0, changed = 0, wrong = 0, failed = 0;
+            std::string problem;
+        };
+        std::array<Seen, 2> seen;
+        std::vector<std::thread> threads;
+        for (std::size_t who = 0; who < seen.size(); ++who) {
+            threads.emplace_back([&, who] {
+                Seen& mine = seen[who];
+                std::mt19937 random(static_cast<unsigned>(who));
+                DataReader reader(scene.daemon.socket(), scene.socket);
+                while (!stop) {
+                    const auto listed = reader.list("/set");
+                    if (listed.entries.empty()) {
+                        ++mine.failed;
+                        mine.problem = listed.text + reader.problem;
+                        return;
+                    }
+                    for (int turn = 0; turn < 20 && !stop; ++turn) {
+                        const auto& [name, entry] = listed.entries[random() % kFiles];
+                        std::string content;
+                        const auto read = reader.read(entry, content);
+                        if (read == DataReader::Read::kChanged) {
+                            ++mine.changed;
+                            break;
+                        }
+                        if (read == DataReader::Read::kFailed) {
+                            ++mine.failed;
+                            mine.problem = reader.problem;
+                            return;
+                        }
+                        ++(is_whole(name, content) ? mine.right : mine.wrong);
+                    }
+                }
+            });
+        }
+        std::mt19937 random(7);
+        constexpr int kKills = 12;
+        for (int kill = 0; kill < kKills; ++kill) {
+            for (int change = 0; change < 5; ++change) {
+                scene.put(static_cast<int>(random() % kFiles), 2 + kill * 5 + change);
+            }
+            // At another point of its work each time.
+            ::usleep(static_cast<useconds_t>(20'000 + random() % 150'000));
+            service.kill();
+            service.start();
+            if (!service.is_up()) break;
+        }
+        const bool is_up = service.is_up();
+        ::usleep(100'000);
+        stop = true;
+        for (auto& thread : threads) thread.join();
+        CHECK(is_up);
+        std::uint64_t right = 0;
+        for (const Seen& mine : seen) {
+            CAPTURE(mine.problem);
+            CHECK(mine.wrong == 0);
+            CHECK(mine.failed == 0);
+            right += mine.right;
+        }
+        CHECK(right > 50);
+        MESSAGE("files read: ", right, ", versions that went: ", seen[0].changed + seen[1].changed);
+        CHECK(WEXITSTATUS(service.stop()) == 0);
+    }
+}
