@@ -80,6 +80,8 @@ LIBRARIES = {
     r"turbojpeg\.h|sentencepiece_processor\.h": {"fabricd/data/prep"},
     r"fuse3/": {"fabricd/data/mount"},
     r"sqlite3\.h": {"fabricd/data"},
+    r"openssl/": {"fabricd/data"},
+    r"boost/": {"fabricd/data"},
     r"slurm/": {"fabricd/slurm"},
     r"(grpcpp|grpc|google/protobuf)/": {"fabricd/server", "fabricd/jobs", "fabricd/net", "fabricd/peer", "fabricd/ctl", "tests"},
     r"toml(\+\+|plusplus)/|toml\.hpp": {"fabricd/config", "emu", "emu/sim"},

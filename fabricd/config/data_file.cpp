@@ -16,6 +16,7 @@ namespace {
 
 // More than any host has: a generated file cannot fill the service.
 constexpr std::size_t kSilosMax = 256;
+constexpr std::size_t kPeersMax = 1024;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
 constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
@@ -151,6 +152,120 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
+std::string read_write(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    const std::string word = text != nullptr ? text->get() : "";
+    if (word == "off") {
+        silo.write = WritePolicy::kOff;
+    } else if (word == "through") {
+        silo.write = WritePolicy::kThrough;
+    } else if (word == "back") {
+        silo.write = WritePolicy::kBack;
+    } else {
+        return "\"off\" (read-only), \"through\" or \"back\"";
+    }
+    return "";
+}
+
+bool is_host_port(const std::string& text) {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string::npos || colon == 0) return false;
+    const std::string port = text.substr(colon + 1);
+    const bool is_number = !port.empty() && port.size() <= 5 &&
+                           port.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+        return c > 0x20 && c < 0x7f && c != '/' && c != '@';
+    });
+    return is_number && is_plain && std::stoul(port) >= 1 && std::stoul(port) <= 65535;
+}
+
+template <std::string PeersSpec::*field>
+std::string read_address(const toml::node& value, PeersSpec& peers) {
+    const auto* text = value.as_string();
+    if (text == nullptr || !is_host_port(text->get()))
+        return "a host and a port, as \"10.0.0.1:7411\"";
+    peers.*field = text->get();
+    return "";
+}
+
+template <std::string PeersSpec::*field>
+std::string read_pem(const toml::node& value, PeersSpec& peers) {
+    const auto* text = value.as_string();
+    if (text == nullptr || text->get().rfind('/', 0) != 0) return "the path of a PEM file";
+    peers.*field = text->get();
+    return "";
+}
+
+std::string read_copies(const toml::node& value, PeersSpec& peers) {
+    const auto copies = value.value_exact<std::int64_t>();
+    if (!copies || *copies < 1 || *copies > 16) return "a number from 1 to 16";
+    peers.copies = static_cast<unsigned>(*copies);
+    return "";
+}
+
+// "host:port", or "host:port pool=NAME".
+bool parse_member(const std::string& text, PeerSpec& member) {
+    constexpr std::string_view kPool = " pool=";
+    const std::size_t at = text.find(kPool);
+    member.address = text.substr(0, at);
+    if (at != std::string::npos) {
+        member.pool = text.substr(at + kPool.size());
+        if (member.pool.empty() || member.pool.find(' ') != std::string::npos) return false;
+    }
+    return is_host_port(member.address);
+}
+
+std::string read_members(const toml::node& value, PeersSpec& peers) {
+    constexpr const char* kWanted =
+        "a list of \"HOST:PORT\" or \"HOST:PORT pool=NAME\", of at most 1024 different hosts";
+    const auto* list = value.as_array();
+    if (list == nullptr || list->size() > kPeersMax) return kWanted;
+    peers.members.clear();
+    for (const auto& item : *list) {
+        const auto* text = item.as_string();
+        PeerSpec member;
+        if (text == nullptr || !parse_member(text->get(), member)) return kWanted;
+        for (const PeerSpec& other : peers.members) {
+            if (other.address == member.address) return kWanted;
+        }
+        peers.members.push_back(member);
+    }
+    return "";
+}
+
+constexpr SectionKey<PeersSpec> kPeersKeys[] = {{"listen", read_address<&PeersSpec::listen>},
+                                                {"self", read_address<&PeersSpec::self>},
+                                                {"members", read_members},
+                                                {"copies", read_copies},
+                                                {"authority", read_pem<&PeersSpec::authority>},
+                                                {"certificate", read_pem<&PeersSpec::certificate>},
+                                                {"key", read_pem<&PeersSpec::key>}};
+
+bool is_loopback(const std::string& address) {
+    return address.rfind("127.", 0) == 0 || address.rfind("[::1]:", 0) == 0;
+}
+
+// What the keys of [peers] demand of each other.
+std::string problem_of(PeersSpec& peers) {
+    if (peers.self.empty()) peers.self = peers.listen;
+    if (peers.members.empty()) return "peers without members";
+    const bool is_member = std::any_of(peers.members.begin(), peers.members.end(),
+                                       [&](const auto& one) { return one.address == peers.self; });
+    if (!peers.listen.empty() && !is_member) {
+        return peers.self + " is none of the members; self is this host's address among them";
+    }
+    const int files =
+        int(!peers.authority.empty()) + int(!peers.certificate.empty()) + int(!peers.key.empty());
+    if (files != 0 && files != 3) return "authority, certificate and key go together";
+    const bool is_open = (!peers.listen.empty() && !is_loopback(peers.listen)) ||
+                         !std::all_of(peers.members.begin(), peers.members.end(),
+                                      [](const auto& one) { return is_loopback(one.address); });
+    if (is_open && files == 0) {
+        return "addresses that other hosts reach take authority, certificate and key";
+    }
+    return "";
+}
+
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
@@ -166,7 +281,8 @@ constexpr SectionKey<SiloSpec> kSiloKeys[] = {
     {"region", read_word<&SiloSpec::region>},
     {"credentials", read_credentials},
     {"index", read_word<&SiloSpec::index>},
-    {"refresh", read_time<SiloSpec, &SiloSpec::refresh>}};
+    {"refresh", read_time<SiloSpec, &SiloSpec::refresh>},
+    {"write", read_write}};
 constexpr const char* kSiloRequired[] = {"at", "from"};
 
 // Keys of one kind of silo mean nothing for another: written there, one was meant to do something.
@@ -184,6 +300,9 @@ std::string misplaced_key(const SiloSpec& silo) {
     for (const auto& key : keys) {
         if (key.text.empty() || key.belongs) continue;
         return std::string(key.name) + " is of silos from " + key.kind;
+    }
+    if (silo.write != WritePolicy::kOff && is_web(silo.from)) {
+        return "a web server can't be written to: write is of folders and of silos from s3://";
     }
     return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
 }
@@ -280,10 +399,15 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             if (auto bad = read_list(value, where, "silo", name, read_silo, found)) return bad;
         } else if (word == "prep") {
             // Read below: what it is made of may stand behind it.
+        } else if (word == "peers") {
+            const auto* table = value.as_table();
+            if (table == nullptr) return where + ": peers is a section: [peers]";
+            if (auto bad = read_keys(*table, name, kPeersKeys, found.peers)) return bad;
+            const std::string problem = problem_of(found.peers);
+            if (!problem.empty()) return where + ": " + problem;
         } else {
             return where + ": unknown section \"" + word + "\"" +
-                   did_you_mean(word, {"cache", "silo", "prep"});
-            did_you_mean(word, {"cache", "service", "silo"});
+                   did_you_mean(word, {"cache", "peers", "prep", "service", "silo"});
         }
     }
     if (found.silos.empty()) return name + ": has no [[silo]]";

@@ -15,6 +15,13 @@ namespace fabricd {
 
 struct PrepSpec;
 
+/// Whether jobs may write new files into a silo, and when a commit is answered.
+enum class WritePolicy {
+    kOff,      // it is read-only
+    kThrough,  // when the silo has the file
+    kBack,     // when the cache has it; the silo follows
+};
+
 struct SiloSpec {
     std::string at;                 // where it appears: "/images"
     std::string from;               // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
@@ -24,6 +31,7 @@ struct SiloSpec {
     std::string credentials;        // of S3, a file; "": requests are not signed
     std::string index;              // of a web server; "": its usual name
     fabricshm::Duration refresh{};  // how long names and versions count; 0: by its kind
+    WritePolicy write = WritePolicy::kOff;
     // Of a [[prep]], whose `from` is for people alone: what it is made of.
     std::shared_ptr<const PrepSpec> prep = nullptr;
 };
@@ -38,6 +46,24 @@ struct PrepSpec {
     std::uint64_t most_pixels = 1U << 26U;  // of one picture
 };
 
+/// A host that keeps copies: its address, and the pool that it has in common with others.
+struct PeerSpec {
+    std::string address;  // "host:port"
+    std::string pool;     // "": its own
+};
+
+/// Copies of chunks on other hosts. Without members there are none.
+struct PeersSpec {
+    std::string listen;  // "10.0.0.1:7411"; "": this host serves no other one
+    std::string self;    // its address among the members; "": listen
+    std::vector<PeerSpec> members;
+    unsigned copies = 2;
+    // PEM files; all three or none. Without them listen is a loopback address.
+    std::string authority;
+    std::string certificate;
+    std::string key;
+};
+
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
     std::uint64_t files = 0;                    // that the table has lines for; 0: by the memory
@@ -49,6 +75,7 @@ struct DataSpec {
     fabricshm::Bytes spill_bytes = 0;  // of it
     int spill_line = 0;                // of the file
     std::string state;                 // a folder, of the catalogue; "": that of the spill
+    PeersSpec peers;
 };
 
 }  // namespace fabricd

@@ -16,6 +16,23 @@ constexpr std::size_t kPage = 1000;
 constexpr auto kTimeout = 30s;
 constexpr int kLevelsMax = 16;
 
+const char* word_of(WritePolicy policy) {
+    switch (policy) {
+        case WritePolicy::kThrough:
+            return "through";
+        case WritePolicy::kBack:
+            return "back";
+        case WritePolicy::kOff:
+            break;
+    }
+    return "off";
+}
+
+std::string policy_of(const SiloSpec& silo) {
+    if (silo.write == WritePolicy::kOff) return ", read-only";
+    return std::string(", write \"") + word_of(silo.write) + "\"";
+}
+
 std::string entries_of(const SiloCheck& check) {
     return (check.has_more ? "more than " : "") + std::to_string(check.entries) +
            (check.entries == 1 ? " entry" : " entries") + " in its root";
@@ -81,6 +98,13 @@ SiloCheck check_silo(const SiloSpec& silo) {
         check.problem = fabricshm::explanation_of(page.error());
         return check;
     }
+    if (silo.write != WritePolicy::kOff) {
+        const auto writer = open_silo_writer(silo);
+        if (!writer.ok()) {
+            check.problem = fabricshm::explanation_of(writer.error());
+            return check;
+        }
+    }
     check.entries = page->entries.size();
     check.has_more = !page->is_last;
     check.left_out = page->left_out;
@@ -97,7 +121,8 @@ std::string as_text(const std::vector<SiloCheck>& checks, const std::string& fil
                     check.problem + "\n";
             continue;
         }
-        text += check.silo.at + "  " + check.silo.from + "  " + entries_of(check) + "\n";
+        text += check.silo.at + "  " + check.silo.from + "  " + entries_of(check) +
+                policy_of(check.silo) + "\n";
         if (!check.prepared.empty()) text += "    prepared: " + check.prepared + "\n";
         if (check.left_out == 0) continue;
         text += "    left out: " + std::to_string(check.left_out) + ", the first " +
@@ -111,6 +136,7 @@ std::string as_json(const std::vector<SiloCheck>& checks, const std::optional<Sp
     for (const SiloCheck& check : checks) {
         list.push_back({{"at", check.silo.at},
                         {"from", check.silo.from},
+                        {"write", word_of(check.silo.write)},
                         {"line", check.silo.line},
                         {"problem", check.problem},
                         {"entries", check.entries},
