@@ -264,7 +264,12 @@ Result<void> Arenas::enter(Session& session, Arena& arena, const Wait& wait) {
         FABRIC_TRY_VOID(publications_.enter(session, arena, wait.flags, wait.readers));
     }
     if (arena.sessions.count(session.id) != 0) return {};
-    FABRIC_TRY_VOID(journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)}));
+    const auto joined = journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)});
+    if (!joined.ok()) {
+        const bool makes = arena.published && arena.published->maker == session.id;
+        if (makes) arena.published->maker = SessionId::kNone;
+        return joined;
+    }
     arena.sessions.insert(session.id);
     session.arenas.insert(arena.id);
     return {};

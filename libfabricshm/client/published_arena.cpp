@@ -149,9 +149,8 @@ Result<std::shared_ptr<PublishedArena>> PublishedArena::publish(
         mapping.ok() ? commit_all(*session, opened, deadline) : Result<void>(mapping.error());
     if (!committed.ok()) return committed.error();
     const auto& header = *reinterpret_cast<const PublishedHeader*>(mapping->data());
-    // Counted whenever it is made or presented, and whenever a page ends: 1 is an arena of now.
-    const bool is_new = header.newest.load(std::memory_order_relaxed) == 0 &&
-                        header.changes.load(std::memory_order_relaxed) <= 1;
+    // Written before the answer that let this session in.
+    const bool is_new = header.makers.load(std::memory_order_relaxed) == 1;
     return std::shared_ptr<PublishedArena>(new PublishedArena(
         std::move(session), known.session_id, opened.arena_id, std::move(*mapping), is_new));
 }
