@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "fabricd/data/prep/jpeg.hpp"
+#include "tests/support/small_jpeg.hpp"
 #include "tests/support/temporary_directory.hpp"
 
 using namespace fabricd;
@@ -47,6 +49,24 @@ TEST_SUITE("data.silo_check") {
         CHECK(as_text({check_silo(silo)}, "d.toml").find("may not be written") !=
               std::string::npos);
         ::chmod(folder.path().c_str(), 0700);
+    }
+
+    TEST_CASE("of a prep the first file is prepared, below the first folders") {
+        if (!JpegDecoder::is_built()) return;
+        const test_support::TemporaryDirectory folder;
+        std::filesystem::create_directories(folder.file("in/n01"));
+        std::ofstream(folder.file("in/n01/a.jpeg")) << test_support::small_jpeg();
+        PrepSpec prep;
+        prep.source = {"/in", folder.file("in"), 1, "", "", "", ""};
+        REQUIRE_FALSE(parse_steps({"decode", "resize 4x4"}, prep.steps));
+        SiloSpec silo = {"/small", "of /in: decode, resize 4x4", 4, "", "", "", ""};
+        silo.prep = std::make_shared<const PrepSpec>(prep);
+        CHECK(as_text({check_silo(silo)}, "d.toml") ==
+              "/small  of /in: decode, resize 4x4  1 entry in its root, read-only\n"
+              "    prepared: n01/a.jpeg.npy: 176 bytes\n");
+        std::ofstream(folder.file("in/n01/a.jpeg")) << "no picture";
+        CHECK(as_text({check_silo(silo)}, "d.toml")
+                  .rfind("d.toml:4: /small: n01/a.jpeg: no JPEG", 0) == 0);
     }
 
     TEST_CASE("names of any bytes make JSON") {
