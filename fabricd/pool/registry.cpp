@@ -31,7 +31,9 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),
       slice_left_(limits.freed_at_once),
-      pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }) {}
+      pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }) {
+    books_.caches_apart = parts.caches_apart;
+}
 
 // The only way out. Whatever an operation answers or lets go of comes after its records: what a
 // client has heard, a daemon that is started again knows, whenever this one is killed.

@@ -15,6 +15,7 @@
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/arenas.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/cached_grants.hpp"
 #include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/groups.hpp"
 #include "fabricd/pool/growth.hpp"
@@ -52,6 +53,8 @@ class Registry {
         CopyWork* copies = nullptr;                   // nullptr: shards don't move
         bool commits_whole = true;                    // PoolBackend::commits_whole()
         bool is_local = false;                        // PoolBackend::is_local()
+        // Other hosts share the pool, and nothing keeps their caches coherent with this one's.
+        bool caches_apart = false;
         std::string unpublished = "";                 // why no arena is published; "": they are
     };
 
@@ -189,6 +192,8 @@ class Registry {
                                                    const fabricshm::proto::Tensor& request);
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now);
 
+    CachedGrants& cached_grants() noexcept { return cached_grants_; }
+
     // ---- Lost memory --------------------------------------------------------------------------
 
     /// A session met bytes that the hardware lost. They are taken out of circulation, all sessions
@@ -232,11 +237,7 @@ class Registry {
     /// What a session of that device and user may hold, for it to know. Its serial is 0.
     fabricshm::QuotaImage quotas_of(const std::string& device, std::uint32_t uid,
                                     TimePoint now) const;
-    /// Rises whenever a limit or a target has changed.
-    std::uint64_t quota_changes() const noexcept { return quotas_.changes(); }
-    bool quotas_shrink() const noexcept {  // whether one does
-        return quotas_.next_deadline() != TimePoint::max();
-    }
+    const Quotas& quotas() const noexcept { return quotas_; }  // whether one changes
 
     // ---- Groups ------------------------------------------------------------------------------
 
@@ -298,6 +299,7 @@ class Registry {
     void free_in_turn(Effects& out);
 
     Books books_;
+    CachedGrants cached_grants_{books_};
     JournalGuard journal_;
     // The rules, each on top of those before it: none knows one that comes later.
     Growth growth_;

@@ -12,6 +12,7 @@
 #include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/presented_file.hpp"
+#include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -524,6 +525,11 @@ bool AttachServer::send(ConnectionId id, Packet packet) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
     Connection& connection = found->second;
+    const auto send_later = [this, id](const proto::Message& reply) { send(id, {reply, {}, {}}); };
+    if (limits_.guests != nullptr &&
+        limits_.guests->holds(connection.session, packet.message, send_later)) {
+        return true;
+    }
     const bool kept_up = connection.outbox.empty();
     const auto sent = connection.outbox.push(
         connection.socket, std::move(packet),

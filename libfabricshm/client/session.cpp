@@ -286,13 +286,18 @@ Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
     return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, pin_files_, stay_};
 }
 
-void Session::forget_arena(std::uint64_t arena_id) noexcept {
-    if (is_foreign()) return;
+bool Session::forget_arena(std::uint64_t arena_id, bool unless_mapped) noexcept {
+    if (is_foreign()) return false;
     const std::lock_guard lock(mutex_);
+    const auto is_mapped = [&](const auto& entry) {
+        return entry.first == arena_id && !entry.second.expired();
+    };
+    if (unless_mapped && std::any_of(watches_.begin(), watches_.end(), is_mapped)) return false;
     arenas_.erase(arena_id);
     link_pages_.erase(arena_id);
     other_devices_.erase(arena_id);
     pin_files_->forget(arena_id);
+    return true;
 }
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {

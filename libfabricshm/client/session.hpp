@@ -84,7 +84,9 @@ class Session {
         std::shared_ptr<Stay> stay;  // to be held for as long as the arena is mapped; may be null
     };
     KnownArena known_arena(std::uint64_t arena_id) const;
-    void forget_arena(std::uint64_t arena_id) noexcept;
+    /// `unless_mapped`: false, and nothing happens, while a part of the process has it mapped, by
+    /// watch_losses().
+    bool forget_arena(std::uint64_t arena_id, bool unless_mapped = false) noexcept;
 
     /// From now on `watch` learns what the daemon says about lost memory of the arena.
     void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
@@ -158,7 +160,7 @@ class Session {
     void serve(const UnixSocket& socket);
     bool deliver_until_readable(const UnixSocket& socket);
     Result<bool> flush_outbox(const UnixSocket& socket);
-    void dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors);
+    void dispatch(const proto::Message& reply, const Received& received, std::span<Fd> descriptors);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;

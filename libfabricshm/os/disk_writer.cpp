@@ -38,13 +38,13 @@ Result<void> write_all(int fd, const std::byte* data, Bytes bytes, Bytes offset)
     return {};
 }
 
-Result<DiskFile> DiskFile::open(const std::string& path) {
+Result<DiskFile> DiskFile::open(const std::string& path, unsigned mode) {
     DiskFile file;
     constexpr int kFlags = O_WRONLY | O_CREAT | O_CLOEXEC;
-    file.buffered_ = Fd(::open(path.c_str(), kFlags, 0644));
+    file.buffered_ = Fd(::open(path.c_str(), kFlags, mode));
     if (!file.buffered_) return error_of_disk(errno, "open a file to write");
     // tmpfs and some others have none.
-    file.direct_ = Fd(::open(path.c_str(), kFlags | O_DIRECT, 0644));
+    file.direct_ = Fd(::open(path.c_str(), kFlags | O_DIRECT, mode));
     return file;
 }
 

@@ -28,8 +28,8 @@ inline constexpr Bytes kDiskBlock = 4096;
 /// A file that is written by DiskWriter.
 class DiskFile {
   public:
-    /// Makes or finds `path`, for writing alone.
-    static Result<DiskFile> open(const std::string& path);
+    /// Makes or finds `path`, for writing alone. `mode` is that of a file that is made.
+    static Result<DiskFile> open(const std::string& path, unsigned mode = 0644);
 
     int buffered() const noexcept { return buffered_.get(); }
     int direct() const noexcept { return direct_.get(); }  // -1: the file system has none

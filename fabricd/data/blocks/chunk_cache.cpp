@@ -110,9 +110,14 @@ bool ChunkCache::take_up_line(std::uint64_t line, bool is_known) {
     // Its bytes are given to others only once it is empty, so what was leaving is whole.
     const bool is_there = was == DataLineState::kReady || was == DataLineState::kLeaving;
     const bool is_gone = was == DataLineState::kGone || (is_there && !is_known);
-    if (!is_there && !is_gone) return false;
+    const bool was_filling = was == DataLineState::kFilling;
+    if (!is_there && !is_gone && !was_filling) return false;
     if (extent->offset % align_of(extent->bytes) != 0 ||
         !memory_.take_at(extent->offset, room_of(extent->bytes))) {
+        return false;
+    }
+    if (was_filling) {
+        unsettled_.emplace_back(extent->offset, room_of(extent->bytes));
         return false;
     }
     by_offset_[extent->offset] = line;
@@ -131,6 +136,11 @@ bool ChunkCache::take_up_line(std::uint64_t line, bool is_known) {
     gone_.push_back(line);
     stats_.gone = gone_.size();
     return true;
+}
+
+void ChunkCache::settle() {
+    for (const auto& [offset, bytes] : unsettled_) memory_.give(offset, bytes);
+    unsettled_.clear();
 }
 
 std::optional<std::uint64_t> ChunkCache::add_file(std::uint64_t file, Bytes bytes) {
@@ -266,7 +276,7 @@ std::vector<std::uint64_t> ChunkCache::without_pinned(std::vector<std::uint64_t>
     if (!pins_.search(lines, pinned)) return {};
     std::vector<std::uint64_t> free;
     for (std::size_t i = 0; i < lines.size(); ++i) {
-        if (pinned[i] == 0) free.push_back(lines[i]);
+        if (pinned[i] == 0 && !held_.contains(lines[i])) free.push_back(lines[i]);
     }
     stats_.found_pinned += lines.size() - free.size();
     return free;
@@ -281,9 +291,11 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
     const auto free = without_pinned(lines);
     Bytes bytes = 0;
     for (const auto line : free) {
-        const DataLine& one = at(line);
-        if (tier_ != nullptr) tier_->store(one.file, one.chunk, bytes_of(line), one.checksum);
-        bytes += room_of(one.bytes);
+        if (tier_ != nullptr) {
+            const DataLine& one = at(line);
+            tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+        }
+        bytes += room_of(at(line).bytes);
         leave_kind(line);
         set_word(line, DataLineState::kEmpty, true);
         release_memory(line);
@@ -294,6 +306,36 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
         if (records_[line].is_used && state(line) == DataLineState::kReady) order_.stays(line);
     }
     return bytes;
+}
+
+void ChunkCache::hold(std::uint64_t line) {
+    FABRIC_CHECK(state(line) == DataLineState::kReady);
+    held_.insert(line);
+}
+
+void ChunkCache::let_go(std::uint64_t line) {
+    held_.erase(line);
+}
+
+void ChunkCache::hand_over(std::uint64_t from, std::uint64_t to) {
+    DataLine& old = at(from);
+    DataLine& now = at(to);
+    Record& record = records_[from];
+    FABRIC_CHECK(state(from) == DataLineState::kReady && !record.is_retired);
+    FABRIC_CHECK(state(to) == DataLineState::kEmpty && records_[to].is_used && now.bytes == 0);
+    const ChunkKind kind = order_.kind(from);
+    leave_kind(from);
+    set_word(from, DataLineState::kEmpty, true);
+    now.offset = old.offset;
+    now.checksum = old.checksum;
+    now.bytes = old.bytes;
+    // First: two lines with the same memory would be a contradiction after a kill.
+    old.bytes = 0;
+    by_offset_[now.offset] = to;
+    set_word(to, DataLineState::kReady, false);
+    enter(to, kind);
+    if (held_.erase(from) != 0) held_.insert(to);
+    release_line(from);
 }
 
 std::size_t ChunkCache::drop(std::vector<std::uint64_t> lines) {
@@ -321,7 +363,6 @@ void ChunkCache::retire(std::uint64_t first, std::uint64_t count) {
         }
     }
     stats_.gone = gone_.size();
-    sweep();
 }
 
 void ChunkCache::sweep() {
@@ -347,6 +388,7 @@ std::optional<std::uint64_t> ChunkCache::take_memory(Bytes bytes, ChunkKind kind
 std::optional<std::uint64_t> ChunkCache::make_room(Bytes bytes, ChunkKind kind, bool is_wanted) {
     // Each round evicts a batch, or makes one hole of several. Where all of a batch is pinned the
     // next one is twice as large, until all that may go has been tried.
+    sweep();
     std::size_t tried = 0;
     for (Bytes batch = std::max(room_of(bytes), capacity() / kBatchPart);; batch *= 2) {
         const bool is_only_scattered = memory_.free() >= 2 * kDataChunkBytes;
@@ -428,7 +470,9 @@ void ChunkCache::move_or_evict(std::uint64_t line) {
         ++stats_.moved;
         return;
     }
-    if (tier_ != nullptr) tier_->store(one.file, one.chunk, bytes_of(line), one.checksum);
+    if (tier_ != nullptr) {
+        tier_->store(one.file, one.chunk, bytes_of(line), one.checksum, kind(line));
+    }
     leave_kind(line);
     set_word(line, DataLineState::kEmpty, true);
     release_memory(line);
@@ -446,7 +490,9 @@ std::string ChunkCache::problems() const {
         if (memory_.free_in(offset, end) != 0) return "taken memory is free";
     }
     if (end > tables_.arena_bytes) return "a chunk lies outside";
-    if (taken != used()) return "used bytes do not add up";
+    Bytes unsettled = 0;
+    for (const auto& [offset, bytes] : unsettled_) unsettled += bytes;
+    if (taken + unsettled != used()) return "used bytes do not add up";
     std::uint64_t used_lines = 0;
     for (std::uint64_t line = 0; line < tables_.lines; ++line) {
         used_lines += records_[line].is_used ? 1 : 0;

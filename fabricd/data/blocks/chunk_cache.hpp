@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "fabricd/data/blocks/free_ranges.hpp"
@@ -50,10 +51,10 @@ class ChunkTier {
     ChunkTier(const ChunkTier&) = delete;
     ChunkTier& operator=(const ChunkTier&) = delete;
 
-    /// `bytes` are of chunk `chunk` of `file`, and are given to others when this returns. It takes
-    /// a copy or not, and does not wait.
+    /// `bytes` are of chunk `chunk` of `file`, which was in memory as `kind`, and are given to
+    /// others when this returns. It takes a copy or not, and does not wait.
     virtual void store(std::uint64_t file, std::uint32_t chunk, std::span<const std::byte> bytes,
-                       std::uint32_t checksum) = 0;
+                       std::uint32_t checksum, ChunkKind kind) = 0;
 };
 
 /// One thread at a time. The arena is borrowed.
@@ -84,6 +85,10 @@ class ChunkCache {
     /// knows, go on; whatever else they say, or whose memory is another line's, too, is gone.
     void take_up(const std::function<bool(std::uint64_t line)>& is_known);
 
+    /// Once nothing of the former cache's can write any more: the memory that it was filling when
+    /// it ended is free. The kernel may end a read of a disk after the process that asked for it.
+    void settle();
+
     /// Lines for a version of a file that has bytes: the first. Nothing: there are not as many free
     /// ones next to each other.
     std::optional<std::uint64_t> add_file(std::uint64_t file, Bytes bytes);
@@ -111,6 +116,13 @@ class ChunkCache {
     void set_kind(std::uint64_t line, ChunkKind kind);
     /// Takes lines that are ready out, but for those that are pinned; how many went.
     std::size_t drop(std::vector<std::uint64_t> lines);
+    /// Of a line that is ready: its bytes stay where they are until it is let go, as if a reader
+    /// had pinned it.
+    void hold(std::uint64_t line);
+    void let_go(std::uint64_t line);
+    /// `from` is ready and was never named to readers; `to` is empty, of a chunk with these bytes.
+    /// `to` has them now, and is held if `from` was; `from` is free.
+    void hand_over(std::uint64_t from, std::uint64_t to);
     /// Gives back what readers of versions that are gone have let go of. Call now and then.
     void sweep();
 
@@ -155,6 +167,8 @@ class ChunkCache {
     std::vector<Record> records_;                       // by line
     std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line
     LeavingOrder order_;
+    std::vector<std::pair<std::uint64_t, Bytes>> unsettled_;  // see settle(): offsets and bytes
+    std::unordered_set<std::uint64_t> held_;
     std::vector<std::uint64_t> gone_;  // lines whose bytes may be pinned
     Stats stats_;
 };

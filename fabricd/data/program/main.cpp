@@ -8,6 +8,7 @@
 #include "fabricd/data/program/serve_command.hpp"
 #include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
+#include "fabricd/data/program/spill_check.hpp"
 
 namespace {
 
@@ -19,7 +20,7 @@ constexpr const char* kMore =
     "\nExit codes: 0 all is well, 1 the service refused it, something of it failed, or the output\n"
     "could not be written, 2 wrong usage, a mistake in the file, no service, or (check) a silo "
     "that\n"
-    "can't be read.\n";
+    "can't be read, or a spill that can't be used.\n";
 
 int fail(const std::string& text) {
     std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
@@ -31,12 +32,15 @@ int check(const std::string& path, bool json) {
     if (const auto bad = fabricd::read_data_file(path, spec)) return fail(*bad);
     std::vector<fabricd::SiloCheck> checks;
     for (const auto& silo : spec.silos) checks.push_back(fabricd::check_silo(silo));
-    const std::string text = json ? fabricd::as_json(checks) : fabricd::as_text(checks, path);
+    const auto spill = fabricd::check_spill(spec);
+    std::string text = json ? fabricd::as_json(checks, spill) : fabricd::as_text(checks, path);
+    if (spill && !json) text += fabricd::as_text(*spill, path);
     std::fputs(text.c_str(), stdout);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return kFailed;
     const bool is_well = std::all_of(checks.begin(), checks.end(),
                                      [](const auto& one) { return one.problem.empty(); });
-    return is_well ? 0 : kBadUsage;
+    const bool is_spill_well = !spill || spill->problem.empty();
+    return is_well && is_spill_well ? 0 : kBadUsage;
 }
 
 struct Words {
@@ -114,8 +118,8 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     app.footer(kMore);
     Words words;
-    CLI::App& checking =
-        *app.add_subcommand("check", "Read the data file, open each silo, list its root");
+    CLI::App& checking = *app.add_subcommand(
+        "check", "Read the data file, open each silo, list its root; look at the spill");
     add_file(checking, words);
     checking.add_flag("--json", words.command.json, "Print JSON");
     checking.footer(kMore);

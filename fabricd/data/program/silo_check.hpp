@@ -2,10 +2,12 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fabricd/data/data_spec.hpp"
+#include "fabricd/data/program/spill_check.hpp"
 
 namespace fabricd {
 
@@ -17,12 +19,14 @@ struct SiloCheck {
     bool has_more = false;
     std::size_t left_out = 0;  // of these, what can't be served
     std::string first_left_out;
+    std::string prepared;  // of a [[prep]]: what came of the first file
 };
 
 SiloCheck check_silo(const SiloSpec& silo);
 
 /// For people: a line for each, and one for what can't be served. `file` is the data file's name.
 std::string as_text(const std::vector<SiloCheck>& checks, const std::string& file);
-std::string as_json(const std::vector<SiloCheck>& checks);
+std::string as_json(const std::vector<SiloCheck>& checks,
+                    const std::optional<SpillCheck>& spill = {});
 
 }  // namespace fabricd

@@ -62,7 +62,19 @@ Json view_of(const PlanView& plan) {
             {"samples_per_s", plan.samples_per_s},
             {"needed_bytes_per_s", plan.needed_bytes_per_s},
             {"source_bytes_per_s", plan.source_bytes_per_s},
-            {"stall_free", plan.source_bytes_per_s >= plan.needed_bytes_per_s}};
+            {"stall_free", plan.is_stall_free}};
+}
+
+Json view_of(const WriteDesk::Stats& stats) {
+    return {{"open", stats.open},
+            {"committed", stats.committed},
+            {"aborted", stats.aborted},
+            {"pending", stats.pending},
+            {"pending_bytes", stats.pending_bytes},
+            {"failed_uploads", stats.failed_uploads},
+            {"last_failure", stats.last_failure},
+            {"lost", stats.lost_count},
+            {"first_lost", stats.lost}};
 }
 
 Json cache_view(const ServiceParts& parts) {
@@ -91,11 +103,21 @@ Json cache_view(const ServiceParts& parts) {
             {"copies_for_want_of_pins", totals.copies}};
 }
 
+Json tier_view(const SecondTierView& tier) {
+    return {
+        {"folder", tier.folder},        {"off", tier.off},         {"room_bytes", tier.room},
+        {"bytes", tier.bytes},          {"chunks", tier.chunks},   {"stored", tier.stored},
+        {"unsaved", tier.unsaved},      {"refused", tier.refused}, {"found", tier.found},
+        {"corrupt", tier.corrupt},      {"slots", tier.slots},     {"free_slots", tier.free_slots},
+        {"kept_slots", tier.kept_slots}};
+}
+
 }  // namespace
 
 std::string DataCommands::status(TimePoint now) const {
     Json json;
     json["cache"] = cache_view(parts_);
+    if (parts_.tier != nullptr) json["spill"] = tier_view(parts_.tier->view());
     auto silos = Json::array();
     for (std::uint32_t silo = 0; silo < parts_.spec.silos.size(); ++silo) {
         const SiloSpec& spec = parts_.spec.silos[silo];
@@ -137,6 +159,7 @@ std::string DataCommands::status(TimePoint now) const {
              {"under_way", load.under_way}});
     }
     json["silos"] = silos;
+    if (parts_.writes != nullptr) json["writes"] = view_of(parts_.writes->stats());
     json["plans"] = Json::array();
     for (const auto& plan : parts_.plans.views()) json["plans"].push_back(view_of(plan));
     json["walks"] = Json::array();
@@ -164,10 +187,13 @@ void DataCommands::why(const std::string& path, const Reply& reply, TimePoint no
                 for (const auto& holder : parts_.holders(line)) {
                     pins.push_back({{"pid", holder.pid}, {"pins", holder.pins}});
                 }
+                const bool is_spilled = parts_.tier != nullptr &&
+                                        parts_.tier->has(*file, static_cast<std::uint32_t>(chunk));
                 chunks.push_back({{"chunk", chunk},
                                   {"line", line},
                                   {"state", name_of(parts_.cache.state(line))},
                                   {"kind", name_of(parts_.cache.kind(line))},
+                                  {"spilled", is_spilled},
                                   {"on_its_way", parts_.fills.is_under_way(line)},
                                   {"pinned_by", pins}});
             }
@@ -248,7 +274,11 @@ void DataCommands::run(const std::string& text, Reply reply, TimePoint now) {
     const std::string path = word("path");
     const bool with_silo = json.is_object() && json.value("silo", Json(false)) == true;
     if (command == "status") return reply({}, status(now));
-    if (command == "flush") return reply({}, one_line({{"pending", 0}}));
+    // Asked again until nothing is pending.
+    if (command == "flush") {
+        const auto stats = parts_.writes != nullptr ? parts_.writes->stats() : WriteDesk::Stats{};
+        return reply({}, one_line(view_of(stats)));
+    }
     if (command == "walk") {
         const auto id = json.value("walk", Json(0));
         return show_walk(id.is_number_unsigned() ? id.get<std::uint64_t>() : 0, reply);

@@ -48,7 +48,6 @@ Result<void> give_to_group(const std::string& path, const std::string& name) {
 Result<std::unique_ptr<DataServer>> DataServer::open(const Options& options, EventLoop& loop,
                                                      Handler handler) {
     std::unique_ptr<DataServer> server(new DataServer(loop, std::move(handler)));
-    FABRIC_TRY(server->lock_, LockFile::take(options.path + ".lock"));
     FABRIC_TRY(server->listener_, UnixSocket::listen(options.path, 0600, kBacklog));
     server->path_ = options.path;
     FABRIC_TRY_VOID(give_to_group(options.path, options.group));

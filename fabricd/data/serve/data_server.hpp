@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "fabricd/server/event_loop.hpp"
-#include "fabricd/server/lock_file.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 #include "libfabricshm/proto/data_messages.hpp"
 
@@ -36,7 +35,8 @@ class DataServer {
     };
     using Handler = std::function<void(DataRequest)>;
 
-    /// kBusy while a live service has the socket; kInvalid: there is no such group.
+    /// kExists while a process listens there (two that start are kept apart by a lock of the
+    /// caller's); kInvalid: there is no such group.
     static Result<std::unique_ptr<DataServer>> open(const Options& options, EventLoop& loop,
                                                     Handler handler);
     ~DataServer();
@@ -78,7 +78,6 @@ class DataServer {
     EventLoop& loop_;
     Handler handler_;
     std::string path_;
-    LockFile lock_;
     fabricshm::UnixSocket listener_;
     EventLoop::WatchId listening_ = 0;
     std::unordered_map<std::uint64_t, Connection> connections_;

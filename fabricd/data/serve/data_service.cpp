@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
+#include "fabricd/data/silo/open_silo.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/os/sealed_file.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
@@ -22,6 +24,8 @@ using fabricshm::kNoLine;
 namespace {
 
 constexpr std::uint64_t kReadTag = std::uint64_t{1} << 63;
+// Reads that a killed service had asked a disk for have ended by then.
+constexpr Duration kSettle = 60s;
 constexpr Duration kBusyTick = 2ms;
 constexpr Duration kSlowTick = 50ms;
 // A line for so many bytes of memory: files are seldom smaller.
@@ -40,11 +44,13 @@ std::uint64_t default_lines(Bytes memory) noexcept {
                     memory / 8 / sizeof(fabricshm::DataLine));
 }
 
-DataService::DataService(Options options, PublishedMemory& memory, EventLoop& loop)
+DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, PublishedMemory& memory,
+                         EventLoop& loop)
     : options_(std::move(options)),
       memory_(memory),
       loop_(loop),
-      cache_(options_.arena, options_.tables, memory),
+      tier_(std::move(tier)),
+      cache_(options_.arena, options_.tables, memory, tier_.get()),
       files_(options_.spec.silos, cache_),
       fills_({cache_, files_, workers_, options_.spec.silos, options_.spec.silo_timeout}),
       listings_({files_, fills_, workers_, options_.spec.silos, options_.tables.generation,
@@ -67,9 +73,13 @@ DataService::DataService(Options options, PublishedMemory& memory, EventLoop& lo
                  workers_[silo]->fetch(tagged, FetchPriority::kAhead);
              },
              [this](std::uint64_t line) { return memory_.holders(line); },
-             options_.arena_name},
+             options_.arena_name,
+             tier_.get(),
+             nullptr},
       walks_(parts_),
-      commands_(parts_, walks_) {
+      commands_(parts_, walks_),
+      settled_(Clock::now() + kSettle) {
+    if (tier_ != nullptr) tier_->set_files(files_);
     files_.on_gone = [this](std::uint64_t id) {
         fills_.gone(id);
         plans_.gone(id);
@@ -86,6 +96,9 @@ Result<void> DataService::open_silos() {
         worker.on_fill = [this](FillDone done) {
             loop_.post([this, done = std::move(done)]() mutable { filled(std::move(done)); });
         };
+        worker.open = [this](const SiloSpec& silo, std::span<std::byte> into) {
+            return tier_ != nullptr ? tier_->open_silo(silo, into) : open_silo(silo, into);
+        };
         FABRIC_TRY(auto started, SiloWorker::start(spec, std::move(worker)));
         workers_.push_back(std::move(started));
     }
@@ -94,7 +107,9 @@ Result<void> DataService::open_silos() {
 
 Result<std::unique_ptr<DataService>> DataService::start(Options options, PublishedMemory& memory,
                                                         EventLoop& loop) {
-    std::unique_ptr<DataService> service(new DataService(std::move(options), memory, loop));
+    FABRIC_TRY(auto tier, SecondTier::open(options.spec));
+    std::unique_ptr<DataService> service(
+        new DataService(std::move(options), std::move(tier), memory, loop));
     DataService& self = *service;
     FABRIC_TRY_VOID(self.files_.open(self.options_.names, self.options_.is_fresh));
     FABRIC_TRY_VOID(self.open_silos());
@@ -117,7 +132,15 @@ DataService::~DataService() {
 
 void DataService::filled(FillDone done) {
     const std::uint64_t tag = done.fetched.tag;
-    if ((tag & kReadTag) == 0) return fills_.done(done, Clock::now());
+    if ((tag & kReadTag) == 0) {
+        const KnownFile* file = files_.find(cache_.fields(tag).file);
+        const auto silo = file != nullptr ? std::optional(file->silo) : std::nullopt;
+        const bool has_changed = done.fetched.outcome == FetchOutcome::kChanged;
+        fills_.done(done, Clock::now());
+        // A reader that lists again is to find the version that is there by now.
+        if (has_changed && silo) listings_.expire(*silo);
+        return;
+    }
     const auto found = reads_.find(tag);
     const auto take = std::move(found->second);
     reads_.erase(found);
@@ -129,6 +152,10 @@ void DataService::tick(TimePoint now) {
         notes_.read([this](std::uint64_t line) { plans_.viewed(line); });
         plans_.tick(now);
     }
+    const bool has_plans = !plans_.is_idle();
+    if (std::exchange(had_plans_, has_plans) && !has_plans && tier_ != nullptr) {
+        tier_->release_kept();
+    }
     if (!walks_.is_idle()) walks_.tick(now);
     if (writes_ != nullptr) writes_->tick(now);
     if (now < next_slow_tick_) return;
@@ -136,6 +163,10 @@ void DataService::tick(TimePoint now) {
     notes_.read([this](std::uint64_t line) { plans_.viewed(line); });
     fills_.tick(now);
     listings_.tick(now);
+    if (now >= settled_) {
+        cache_.settle();
+        settled_ = TimePoint::max();
+    }
 }
 
 Duration DataService::tick_interval() const {

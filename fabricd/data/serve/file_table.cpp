@@ -116,15 +116,31 @@ Result<const KnownFile*> FileTable::see(std::uint32_t silo, const std::string& p
         }
         file.first_line = *first;
     }
-    // Without its name the file is fetched again by the next service; this one goes on.
-    const auto logged = log_.add({file.id, file.first_line, full_path(file), facts});
-    if (!logged.ok()) {
-        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
-    }
+    log_.add({file.id, file.first_line, full_path(file), facts});
     by_path_[silo][path] = file.id;
     const auto [known, is_new] = files_.emplace(file.id, std::move(file));
     FABRIC_CHECK(is_new);
     return &known->second;
+}
+
+void FileTable::flush() {
+    const auto written = log_.flush();
+    if (written.ok()) return;
+    // Without their names files are fetched again by the next service; this one goes on.
+    fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(written.error()).c_str());
+}
+
+void FileTable::confirm(std::uint64_t id, const FileFacts& facts) {
+    const auto found = files_.find(id);
+    if (found == files_.end()) return;
+    KnownFile& known = found->second;
+    FABRIC_CHECK(known.facts.bytes == facts.bytes);
+    known.facts = facts;
+    // The later record of an id counts.
+    const auto logged = log_.add({id, known.first_line, full_path(known), facts});
+    if (!logged.ok()) {
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
+    }
 }
 
 void FileTable::forget(std::uint64_t id) {
@@ -134,7 +150,7 @@ void FileTable::forget(std::uint64_t id) {
     files_.erase(found);
     by_path_[file.silo].erase(file.path);
     if (file.first_line != kNoLine) cache_.retire(file.first_line, data_chunks(file.facts.bytes));
-    (void)log_.remove(id);  // a line that is gone says the same
+    log_.remove(id);
     if (on_gone) on_gone(id);
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "libfabricshm/base/check.hpp"
-#include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
 
@@ -17,6 +16,8 @@ namespace {
 
 // Of a smoothed number, how much the newest counts.
 constexpr double kNewest = 0.2;
+// Seconds of a measurement of bytes per second.
+constexpr double kWindow = 0.25;
 
 double smoothed(double old, double now) {
     return old == 0 ? now : old + kNewest * (now - old);
@@ -29,7 +30,7 @@ Outcome outcome_of(const Error& error) {
 }
 
 Fills::Fills(Parts parts)
-    : parts_(parts), meters_(parts.specs.size()), measured_(parts.specs.size()) {}
+    : parts_(parts), meters_(parts.specs.size()), windows_(parts.specs.size()) {}
 
 void Fills::want(const KnownFile& file, std::uint64_t chunk, FetchPriority priority, ChunkKind kind,
                  Answer answer, TimePoint now) {
@@ -37,6 +38,7 @@ void Fills::want(const KnownFile& file, std::uint64_t chunk, FetchPriority prior
     const DataLineState state = parts_.cache.state(line);
     if (state == DataLineState::kReady) {
         if (priority == FetchPriority::kOnDemand) parts_.cache.touch(line);
+        if (kind == ChunkKind::kKept) parts_.cache.set_kind(line, kind);
         if (answer) answer({});
         return;
     }
@@ -44,6 +46,7 @@ void Fills::want(const KnownFile& file, std::uint64_t chunk, FetchPriority prior
     Fill& fill = found->second;
     if (answer) fill.waiters.push_back({std::move(answer), now + parts_.silo_timeout});
     if (!is_new) {
+        if (kind == ChunkKind::kKept) fill.kind = kind;
         const bool is_more = priority < fill.priority;
         fill.priority = std::min(fill.priority, priority);
         if (is_more && fill.is_begun) parts_.silos[fill.silo]->promote(line);
@@ -63,7 +66,6 @@ bool Fills::begin(std::uint64_t line, Fill& fill, const KnownFile& file) {
     const bool is_wanted = fill.priority == FetchPriority::kOnDemand;
     const auto room = parts_.cache.begin(line, bytes, fill.kind, is_wanted);
     if (!room) return false;
-    FAULT_POINT("data.filling");
     fill.is_begun = true;
     Fetch fetch;
     fetch.path = file.path;
@@ -82,13 +84,22 @@ void Fills::measure(std::uint32_t silo, const FillDone& done, TimePoint now) {
     ++meter.fetches;
     meter.bytes += done.bytes;
     meter.latency_s = smoothed(meter.latency_s, done.seconds);
-    // Several at a time share what the silo gives: bytes over the time between two ends.
-    const double since = std::chrono::duration<double>(now - measured_[silo]).count();
-    measured_[silo] = now;
-    const double time = std::min(since, done.seconds);
-    if (time > 1e-6) {
-        meter.bytes_per_s = smoothed(meter.bytes_per_s, static_cast<double>(done.bytes) / time);
+    // Several at a time share what the silo gives: bytes over the time in which it was busy. A
+    // pause ends a measurement, and is no part of the next one.
+    Window& window = windows_[silo];
+    const bool was_idle = std::chrono::duration<double>(now - window.last).count() > done.seconds;
+    if (window.bytes == 0 || was_idle) {
+        window.began =
+            now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(done.seconds));
+        window.bytes = 0;
     }
+    window.last = now;
+    window.bytes += done.bytes;
+    const double seconds = std::chrono::duration<double>(now - window.began).count();
+    const bool is_long = seconds >= kWindow || (meter.bytes_per_s == 0 && seconds > 0);
+    if (!is_long) return;
+    meter.bytes_per_s = smoothed(meter.bytes_per_s, static_cast<double>(window.bytes) / seconds);
+    if (seconds >= kWindow) window.bytes = 0;
 }
 
 void Fills::note_silo(std::uint32_t silo, const Outcome& outcome, TimePoint now) {
@@ -116,7 +127,6 @@ void Fills::done(const FillDone& done, TimePoint now) {
             measure(silo, done, now);
             note_silo(silo, {}, now);
             parts_.cache.set_kind(line, found->second.kind);
-            FAULT_POINT("data.filled");
             parts_.cache.finish(line, done.checksum);
             // Its version may have gone meanwhile.
             end(line, parts_.files.find(file) != nullptr

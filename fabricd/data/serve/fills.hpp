@@ -81,6 +81,13 @@ class Fills {
         std::vector<Waiter> waiters;
     };
 
+    // What a silo gave in a stretch without a pause.
+    struct Window {
+        TimePoint began{};
+        TimePoint last{};
+        Bytes bytes = 0;
+    };
+
     bool begin(std::uint64_t line, Fill& fill, const KnownFile& file);
     void begin_waiting();
     void end(std::uint64_t line, const Outcome& outcome);
@@ -90,7 +97,7 @@ class Fills {
     std::unordered_map<std::uint64_t, Fill> fills_;  // by line
     std::deque<std::uint64_t> for_room_;             // lines of fills that have no memory yet
     std::vector<SiloMeter> meters_;
-    std::vector<TimePoint> measured_;
+    std::vector<Window> windows_;
 };
 
 }  // namespace fabricd

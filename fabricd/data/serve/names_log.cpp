@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
-#include <optional>
+#include <utility>
 
 #include "libfabricshm/base/crc32c.hpp"
 
@@ -117,19 +117,22 @@ Result<NamesLog> NamesLog::open(const std::string& path, std::uint64_t generatio
     log.file_ =
         Fd(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (!log.file_) return fabricshm::error_of_disk(errno, "make file of names");
-    FABRIC_TRY_VOID(log.write(std::string(reinterpret_cast<const char*>(&head), sizeof head)));
+    log.records_.assign(reinterpret_cast<const char*>(&head), sizeof head);
     for (const auto& [id, file] : known) {
-        FABRIC_TRY_VOID(log.add(file));
+        log.add(file);
         files.push_back(file);
     }
+    FABRIC_TRY_VOID(log.flush());
     if (std::rename(fresh.c_str(), path.c_str()) != 0) {
         return fabricshm::error_of_disk(errno, "name file of names");
     }
     return log;
 }
 
-Result<void> NamesLog::write(const std::string& record) {
-    std::string_view rest = record;
+Result<void> NamesLog::flush() {
+    // What fails is not tried again: a part of it may be there.
+    const std::string records = std::exchange(records_, {});
+    std::string_view rest = records;
     while (!rest.empty()) {
         const ssize_t wrote = ::write(file_.get(), rest.data(), rest.size());
         if (wrote < 0 && errno == EINTR) continue;
@@ -139,14 +142,14 @@ Result<void> NamesLog::write(const std::string& record) {
     return {};
 }
 
-Result<void> NamesLog::add(const NamedFile& file) {
-    return write(as_record(file));
+void NamesLog::add(const NamedFile& file) {
+    records_ += as_record(file);
 }
 
-Result<void> NamesLog::remove(std::uint64_t id) {
+void NamesLog::remove(std::uint64_t id) {
     NamedFile gone;
     gone.id = id;
-    return write(as_record(gone));
+    add(gone);
 }
 
 }  // namespace fabricd

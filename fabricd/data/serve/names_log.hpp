@@ -28,14 +28,15 @@ class NamesLog {
     static Result<NamesLog> open(const std::string& path, std::uint64_t generation,
                                  std::uint32_t silos, std::vector<NamedFile>& files);
 
-    /// Before the lines of the file are ready.
-    Result<void> add(const NamedFile& file);
-    Result<void> remove(std::uint64_t id);
+    /// Kept until the next flush().
+    void add(const NamedFile& file);
+    void remove(std::uint64_t id);
+    /// To be called before a line of what was added is filled.
+    Result<void> flush();
 
   private:
-    Result<void> write(const std::string& record);
-
     fabricshm::Fd file_;
+    std::string records_;  // not written yet
 };
 
 }  // namespace fabricd

@@ -101,6 +101,31 @@ std::shared_ptr<Plans::Set> Plans::set_of(const std::shared_ptr<const Listing>& 
     return set;
 }
 
+std::shared_ptr<Plans::Plan> Plans::make_plan(const DataPlanRequest& request, std::size_t samples) {
+    const bool is_shuffled = (request.flags & fabricshm::proto::kDataPlanInOrder) == 0;
+    auto order = sample_order({static_cast<std::uint32_t>(samples), request.seed, is_shuffled});
+    std::size_t read = request.position;
+    if (request.kind == fabricshm::proto::kDataDistributedSampler) {
+        const bool drop_last = (request.flags & fabricshm::proto::kDataPlanDropLast) != 0;
+        order = distributed_share(std::move(order), request.rank, request.world, drop_last);
+        read = std::min<std::size_t>(order.size(), request.position / request.world);
+    }
+    const std::size_t all = order.size();
+    std::vector<bool> has_sample(samples, false);
+    for (const std::uint32_t sample : order) has_sample[sample] = true;
+    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(read));
+    auto plan = std::make_shared<Plan>(std::move(order));
+    plan->seed = request.seed;
+    plan->kind = request.kind;
+    plan->flags = request.flags;
+    plan->world = request.world;
+    plan->rank = request.kind == fabricshm::proto::kDataDistributedSampler ? request.rank : 0;
+    plan->has_sample = std::move(has_sample);
+    plan->samples = all;
+    plan->read = plan->read_before = read;
+    return plan;
+}
+
 Outcome Plans::announce(const DataPlanRequest& request, std::shared_ptr<const Listing> listing,
                         std::uint64_t connection, TimePoint now) {
     const std::size_t most = listing->files.size();
@@ -109,24 +134,19 @@ Outcome Plans::announce(const DataPlanRequest& request, std::shared_ptr<const Li
         return {Errc::kInvalid, 0, "the plan has more samples than its listing"};
     }
     for (const auto& plan : plans_) {
+        const bool is_share = plan->kind == fabricshm::proto::kDataDistributedSampler;
         const bool is_same = plan->set->listing->id == request.listing &&
-                             plan->seed == request.seed && plan->flags == request.flags &&
-                             plan->samples == samples;
+                             plan->seed == request.seed && plan->kind == request.kind &&
+                             plan->flags == request.flags && plan->world == request.world &&
+                             plan->has_sample.size() == samples &&
+                             (!is_share || plan->rank == request.rank);
         if (!is_same) continue;
         plan->connections.insert(connection);
         return {};
     }
     if (plans_.size() >= kPlansMost) plans_.pop_front();
-    const bool is_shuffled = (request.flags & fabricshm::proto::kDataPlanInOrder) == 0;
-    auto order = sample_order({static_cast<std::uint32_t>(samples), request.seed, is_shuffled});
-    order.erase(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(request.position));
-    const auto plan = std::make_shared<Plan>(std::move(order));
+    const auto plan = make_plan(request, samples);
     plan->set = set_of(listing);
-    plan->seed = request.seed;
-    plan->flags = request.flags;
-    plan->samples = samples;
-    plan->read = request.position;
-    plan->read_before = plan->read;
     plan->connections.insert(connection);
     plan->measured = now;
     plans_.push_back(plan);
@@ -182,6 +202,8 @@ void Plans::viewed(std::uint64_t line) {
     for (const auto& plan : plans_) {
         const auto sample = plan->set->samples.find(file->id);
         if (sample == plan->set->samples.end() || plan->read >= plan->samples) continue;
+        if (sample->second >= plan->has_sample.size() || !plan->has_sample[sample->second])
+            continue;
         plan->prefetcher.finish(sample->second);
         ++plan->read;
         return;
@@ -266,7 +288,11 @@ void Plans::tick(TimePoint now) {
                fetch_next(plan)) {
         }
         // Read to its end, and the next epoch has begun.
-        const bool is_over = plan->read >= plan->samples && plan != plans_.back();
+        const bool has_next = std::any_of(plans_.begin(), plans_.end(), [&](const auto& other) {
+            return other->set == plan->set && other->rank == plan->rank &&
+                   other->seed != plan->seed && other->read < other->samples;
+        });
+        const bool is_over = plan->read >= plan->samples && has_next;
         if (is_over) plan->connections.clear();
         has_ended |= is_over;
     }
@@ -294,6 +320,13 @@ std::vector<PlanView> Plans::views() const {
             std::max(0.0, 1 - kept) * plan->samples_per_s * static_cast<double>(sample_bytes(set));
         view.source_bytes_per_s = parts_.fills.meter(set.listing->silo).bytes_per_s;
         views.push_back(view);
+    }
+    for (PlanView& view : views) {
+        double needed = 0;
+        for (const PlanView& other : views) {
+            if (other.at == view.at) needed += other.needed_bytes_per_s;
+        }
+        view.is_stall_free = needed <= view.source_bytes_per_s;
     }
     return views;
 }

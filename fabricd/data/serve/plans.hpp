@@ -33,6 +33,7 @@ struct PlanView {
     // The line of docs/data.md: stall-free when what is not kept comes as fast as it is read.
     double needed_bytes_per_s = 0;
     double source_bytes_per_s = 0;
+    bool is_stall_free = true;  // with all plans of its silo
 };
 
 /// The control thread's. All samples of a listing share one budget, over epochs and jobs.
@@ -78,8 +79,11 @@ class Plans {
     struct Plan {
         std::shared_ptr<Set> set;
         std::uint64_t seed = 0;
-        std::uint32_t flags = 0;
-        std::size_t samples = 0;
+        // Of DistributedSampler each rank has a plan; FabricSampler gives any rank any sample, and
+        // all ranks have one.
+        std::uint32_t kind = 0, flags = 0, rank = 0, world = 0;
+        std::vector<bool> has_sample;
+        std::size_t samples = 0;  // that are read in all
         Prefetcher prefetcher;
         std::set<std::uint64_t> connections;
         std::size_t read = 0;
@@ -90,6 +94,8 @@ class Plans {
         explicit Plan(std::vector<std::uint32_t> order) : prefetcher(std::move(order)) {}
     };
 
+    static std::shared_ptr<Plan> make_plan(const fabricshm::proto::DataPlanRequest& request,
+                                           std::size_t samples);
     std::shared_ptr<Set> set_of(const std::shared_ptr<const Listing>& listing);
     Bytes sample_bytes(const Set& set) const;
     Bytes ahead_of(const Plan& plan) const;

@@ -11,6 +11,8 @@
 #include "fabricd/data/serve/listings.hpp"
 #include "fabricd/data/serve/plans.hpp"
 #include "fabricd/data/serve/reader_notes.hpp"
+#include "fabricd/data/serve/second_tier.hpp"
+#include "fabricd/data/serve/write_desk.hpp"
 
 namespace fabricd {
 
@@ -34,6 +36,8 @@ struct ServiceParts {
     std::function<void(const Fetch&, std::uint32_t silo, std::function<void(FillDone)>)> read_silo;
     std::function<std::vector<PinHolder>(std::uint64_t line)> holders;
     std::string arena_name;
+    const SecondTier* tier;  // nullptr: none
+    WriteDesk* writes = nullptr;  // where files are written
 };
 
 }  // namespace fabricd

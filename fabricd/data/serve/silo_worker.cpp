@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "fabricd/data/silo/open_silo.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -32,8 +31,8 @@ ListDone failed_list(const Error& error) {
 }  // namespace
 
 Result<std::unique_ptr<SiloWorker>> SiloWorker::start(const SiloSpec& spec, Options options) {
-    FABRIC_TRY(auto fetching, open_silo(spec, options.memory));
-    FABRIC_TRY(auto listing, open_silo(spec, {}));
+    FABRIC_TRY(auto fetching, options.open(spec, options.memory));
+    FABRIC_TRY(auto listing, options.open(spec, {}));
     return std::unique_ptr<SiloWorker>(
         new SiloWorker(std::move(fetching), std::move(listing), std::move(options)));
 }

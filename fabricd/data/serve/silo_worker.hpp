@@ -60,10 +60,14 @@ class SiloWorker {
         Duration silo_timeout;  // of a page of a listing
         std::span<std::byte> memory;
         std::function<void(FillDone)> on_fill;
+        // As open_silo(), or with another tier before it.
+        std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::span<std::byte>)> open;
     };
 
-    /// Opens the silo twice. Errors as open_silo().
+    /// Opens the silo twice. Errors as `open`.
     static Result<std::unique_ptr<SiloWorker>> start(const SiloSpec& spec, Options options);
+    /// Over two of the same silo.
+    SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing, Options options);
     /// What has not begun ends without a result. Waits for what a disk or server is doing.
     ~SiloWorker();
     SiloWorker(const SiloWorker&) = delete;
@@ -87,8 +91,6 @@ class SiloWorker {
     Load load() const;
 
   private:
-    SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing, Options options);
-
     struct UnderWay {
         Fetch fetch;
         FetchPriority priority;

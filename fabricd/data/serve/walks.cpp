@@ -149,6 +149,7 @@ void Walks::compare_with_silo(const std::shared_ptr<Walk>& walk, const KnownFile
     walk->in_flight_bytes += bytes;
     const std::uint32_t checksum = parts_.cache.fields(line).checksum;
     const std::string name = printable(parts_.files.full_path(file));
+    fetch.from_source = true;
     parts_.read_silo(fetch, file.silo, [this, walk, memory, bytes, checksum, name](FillDone done) {
         --walk->in_flight;
         walk->in_flight_bytes -= bytes;

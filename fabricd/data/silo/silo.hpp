@@ -59,8 +59,9 @@ struct Fetch {
     Bytes offset = 0;  // with `bytes` inside the file
     Bytes bytes = 0;
     std::byte* into = nullptr;
-    Bytes room = 0;         // that may be written there, `bytes` at least
-    std::uint64_t tag = 0;  // the caller's
+    Bytes room = 0;            // that may be written there, `bytes` at least
+    std::uint64_t tag = 0;     // the caller's
+    bool from_source = false;  // not from a copy that a silo before it has, as a comparison wants
 };
 
 enum class FetchOutcome {
@@ -106,6 +107,9 @@ inline constexpr std::size_t kSiloNameBytes = 255;
 /// Whether it names a place below the root: no empty name, no "." or "..", no zero byte, and not
 /// too long.
 bool is_silo_path(std::string_view path) noexcept;
+
+/// The path of `name` in `folder`; either may be "".
+std::string joined_path(const std::string& folder, const std::string& name);
 
 /// A path or name for people: bytes that are not printable ASCII as \xNN.
 std::string printable(std::string_view path);

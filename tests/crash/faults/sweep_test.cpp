@@ -346,6 +346,16 @@ struct Elsewhere {
     const char* file;
 };
 constexpr Elsewhere kElsewhere[] = {
+    // Of the data cache's disk, which a job has nothing to do with.
+    {"catalogue.begun", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.committed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.log_removed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.renamed", "/tests/crash/data/spill_test.cpp"},
+    {"catalogue.written", "/tests/crash/data/spill_test.cpp"},
+    {"spill.files_made", "/tests/crash/data/spill_test.cpp"},
+    {"spill.slot_taken", "/tests/crash/data/spill_test.cpp"},
+    {"spill.write", "/tests/crash/data/spill_test.cpp"},
+    {"spill.written", "/tests/crash/data/spill_test.cpp"},
     // Of several hosts: there a whole host dies.
     {"cluster.fenced", "/tests/net/sweep_test.cpp"},
     {"cluster.fencing", "/tests/net/sweep_test.cpp"},
@@ -367,6 +377,25 @@ constexpr Elsewhere kElsewhere[] = {
     {"hosts.shrink.exchanged", "/tests/net/sweep_test.cpp"},
     {"hosts.shrink.joined", "/tests/net/sweep_test.cpp"},
     {"hosts.shrink.sent", "/tests/net/sweep_test.cpp"},
+    // Of the data cache, which the job does not use.
+    {"data.upload.completed", "/tests/net/s3_writer_test.cpp"},
+    {"data.upload.completing", "/tests/net/s3_writer_test.cpp"},
+    {"data.upload.initiated", "/tests/net/s3_writer_test.cpp"},
+    {"data.upload.part", "/tests/net/s3_writer_test.cpp"},
+    {"data.write.appended", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.cached", "/tests/crash/data/killed_writes_test.cpp"},
+    {"data.write.published", "/tests/crash/data/killed_writes_test.cpp"},
+    {"data.write.begun", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.foldered", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.named", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.synced", "/tests/crash/data/killed_writer_test.cpp"},
+    {"data.write.two_names", "/tests/crash/data/killed_writer_test.cpp"},
+    // Servers of the mount.
+    {"mount.answered", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.answering", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.marked", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.read", "/tests/multiproc/mount/kills_test.cpp"},
+    {"mount.replaying", "/tests/multiproc/mount/kills_test.cpp"},
     // The job's journal stays short.
     {"journal.compact.after", "/tests/crash/pool/daemon_killed_test.cpp"},
     {"journal.compact.before", "/tests/crash/pool/daemon_killed_test.cpp"},

@@ -1,0 +1,53 @@
+// SecondTier: what the data service has below memory: the spill of a local disk, and names over
+// restarts.
+
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "fabricd/data/blocks/chunk_cache.hpp"
+#include "fabricd/data/data_spec.hpp"
+#include "fabricd/data/serve/file_table.hpp"
+#include "fabricd/data/silo/silo.hpp"
+
+namespace fabricd {
+
+/// For people and programs that ask.
+struct SecondTierView {
+    std::string folder;
+    std::string off;  // why it is; "": it is on
+    Bytes room = 0;
+    Bytes bytes = 0;
+    std::uint64_t chunks = 0;
+    std::uint64_t stored = 0;
+    std::uint64_t unsaved = 0;  // of these, what a restart would not find yet
+    std::uint64_t refused = 0;
+    std::uint64_t found = 0;
+    std::uint64_t corrupt = 0;
+    std::uint64_t slots = 0;
+    std::uint64_t free_slots = 0;
+    std::uint64_t kept_slots = 0;
+};
+
+/// The control thread's; outlives the silos that it opens.
+class SecondTier : public ChunkTier {
+  public:
+    /// Of a spec with a spill or a folder for state; empty: it has neither. kUnsupported: this
+    /// build has none.
+    static Result<std::unique_ptr<SecondTier>> open(const DataSpec& spec);
+
+    /// Whose ids store() gets. Borrowed.
+    virtual void set_files(const FileTable& files) = 0;
+    /// The silo of the spec, with this tier before it.
+    virtual Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec,
+                                                    std::span<std::byte> memory) = 0;
+    virtual bool has(const KnownFile& file, std::uint32_t chunk) const = 0;
+    /// No plan is left.
+    virtual void release_kept() = 0;
+    virtual SecondTierView view() const = 0;
+};
+
+}  // namespace fabricd
