@@ -85,7 +85,7 @@ Result<void> MountKeeper::read_init() {
 
 // In the child: nothing but what the server needs. It ends with the keeper, since without one no
 // other would come and the mount would be nobody's to unmount.
-void MountKeeper::become_server() const {
+void MountKeeper::become_server(pid_t keeper) const {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -104,7 +104,7 @@ void MountKeeper::become_server() const {
         }
     }
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // behind the change of user, which drops it
-    if (::getppid() == 1) ::_exit(1);
+    if (::getppid() != keeper) ::_exit(1);
     std::vector<char*> words;
     for (const std::string& word : options_.command)
         words.push_back(const_cast<char*>(word.c_str()));
@@ -117,9 +117,10 @@ void MountKeeper::become_server() const {
 Result<void> MountKeeper::start_server() {
     // Acquire: with the count comes what the servers did before it.
     ready_before_ = handover_.head().servers.load(std::memory_order_acquire);
+    const pid_t keeper = ::getpid();
     const pid_t child = ::fork();
     if (child < 0) return fabricshm::error_from_errno(errno, "fork");
-    if (child == 0) become_server();
+    if (child == 0) become_server(keeper);
     server_ = child;
     next_start_ = Clock::now() + kBetweenStarts;
     return {};

@@ -40,7 +40,7 @@ class MountKeeper {
     Result<void> mount();
     Result<void> read_init();
     Result<void> start_server();
-    [[noreturn]] void become_server() const;
+    [[noreturn]] void become_server(pid_t keeper) const;
     void note_ready();
     std::optional<int> note_death(int status);
     void count_crash() const;
