@@ -26,13 +26,13 @@ struct Scene {
     std::unique_ptr<DataServiceBench> bench;
     std::unique_ptr<DataClient> client;
 
-    Scene() {
+    explicit Scene(Duration timeout = 3s) {
         const std::string key = folder.file("key");
         std::ofstream(key) << S3Server::credentials();
         ::chmod(key.c_str(), 0600);
         DataSpec spec;
         spec.memory = 32 * kMiB;
-        spec.silo_timeout = 3s;
+        spec.silo_timeout = timeout;
         SiloSpec silo;
         silo.at = "/bucket";
         silo.from = "s3://datasets/set";
@@ -82,6 +82,25 @@ TEST_SUITE("net.data_service") {
         CHECK(fresh.file != old.file);
         REQUIRE(scene.client->fetch(fresh).status == Errc::kOk);
         CHECK(scene.has(fresh, test_support::s3_content("set/d1/f1", 2, 5000)));
+    }
+
+    TEST_CASE("a server that stalls is an error in time, and what is in memory goes on") {
+        Scene scene(400ms);
+        const auto listed = scene.list();
+        REQUIRE(listed.entries.size() == 20);
+        const DataEntry here = *listed.find("d1/f1");
+        REQUIRE(scene.client->fetch(here).status == Errc::kOk);
+        scene.server.fault("stall", 1000, "GET");
+        const auto begin = Clock::now();
+        const auto late = scene.client->fetch(*listed.find("d0/f0"));
+        CHECK(late.status == Errc::kTimeout);
+        CHECK(late.payload == "/bucket: the silo has not answered in time");
+        CHECK(Clock::now() - begin < 10s);
+        CHECK(scene.client->fetch(here).status == Errc::kOk);
+        // The listing of before goes on, though it should be asked for again.
+        scene.client->command(R"({"command":"refresh","path":"/bucket"})");
+        CHECK(scene.list().entries.size() == 20);
+        scene.server.fault("none", 0);
     }
 
     TEST_CASE("a server that refuses is an error in its words, and no deletion") {

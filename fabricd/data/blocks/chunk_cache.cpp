@@ -110,9 +110,14 @@ bool ChunkCache::take_up_line(std::uint64_t line, bool is_known) {
     // Its bytes are given to others only once it is empty, so what was leaving is whole.
     const bool is_there = was == DataLineState::kReady || was == DataLineState::kLeaving;
     const bool is_gone = was == DataLineState::kGone || (is_there && !is_known);
-    if (!is_there && !is_gone) return false;
+    const bool was_filling = was == DataLineState::kFilling;
+    if (!is_there && !is_gone && !was_filling) return false;
     if (extent->offset % align_of(extent->bytes) != 0 ||
         !memory_.take_at(extent->offset, room_of(extent->bytes))) {
+        return false;
+    }
+    if (was_filling) {
+        unsettled_.emplace_back(extent->offset, room_of(extent->bytes));
         return false;
     }
     by_offset_[extent->offset] = line;
@@ -131,6 +136,11 @@ bool ChunkCache::take_up_line(std::uint64_t line, bool is_known) {
     gone_.push_back(line);
     stats_.gone = gone_.size();
     return true;
+}
+
+void ChunkCache::settle() {
+    for (const auto& [offset, bytes] : unsettled_) memory_.give(offset, bytes);
+    unsettled_.clear();
 }
 
 std::optional<std::uint64_t> ChunkCache::add_file(std::uint64_t file, Bytes bytes) {
@@ -450,7 +460,9 @@ std::string ChunkCache::problems() const {
         if (memory_.free_in(offset, end) != 0) return "taken memory is free";
     }
     if (end > tables_.arena_bytes) return "a chunk lies outside";
-    if (taken != used()) return "used bytes do not add up";
+    Bytes unsettled = 0;
+    for (const auto& [offset, bytes] : unsettled_) unsettled += bytes;
+    if (taken + unsettled != used()) return "used bytes do not add up";
     std::uint64_t used_lines = 0;
     for (std::uint64_t line = 0; line < tables_.lines; ++line) {
         used_lines += records_[line].is_used ? 1 : 0;

@@ -84,6 +84,10 @@ class ChunkCache {
     /// knows, go on; whatever else they say, or whose memory is another line's, too, is gone.
     void take_up(const std::function<bool(std::uint64_t line)>& is_known);
 
+    /// Once nothing of the former cache's can write any more: the memory that it was filling when
+    /// it ended is free. The kernel may end a read of a disk after the process that asked for it.
+    void settle();
+
     /// Lines for a version of a file that has bytes: the first. Nothing: there are not as many free
     /// ones next to each other.
     std::optional<std::uint64_t> add_file(std::uint64_t file, Bytes bytes);
@@ -155,7 +159,8 @@ class ChunkCache {
     std::vector<Record> records_;                       // by line
     std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line
     LeavingOrder order_;
-    std::vector<std::uint64_t> gone_;  // lines whose bytes may be pinned
+    std::vector<std::pair<std::uint64_t, Bytes>> unsettled_;  // see settle(): offsets and bytes
+    std::vector<std::uint64_t> gone_;                         // lines whose bytes may be pinned
     Stats stats_;
 };
 

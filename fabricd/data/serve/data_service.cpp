@@ -24,6 +24,8 @@ using fabricshm::kNoLine;
 namespace {
 
 constexpr std::uint64_t kReadTag = std::uint64_t{1} << 63;
+// Reads that a killed service had asked a disk for have ended by then.
+constexpr Duration kSettle = 60s;
 constexpr Duration kBusyTick = 2ms;
 constexpr Duration kSlowTick = 50ms;
 // A line for so many bytes of memory: files are seldom smaller.
@@ -74,7 +76,8 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
              options_.arena_name,
              tier_.get()},
       walks_(parts_),
-      commands_(parts_, walks_) {
+      commands_(parts_, walks_),
+      settled_(Clock::now() + kSettle) {
     if (tier_ != nullptr) tier_->set_files(files_);
     files_.on_gone = [this](std::uint64_t id) {
         fills_.gone(id);
@@ -159,6 +162,10 @@ void DataService::tick(TimePoint now) {
     notes_.read([this](std::uint64_t line) { plans_.viewed(line); });
     fills_.tick(now);
     listings_.tick(now);
+    if (now >= settled_) {
+        cache_.settle();
+        settled_ = TimePoint::max();
+    }
 }
 
 Duration DataService::tick_interval() const {

@@ -101,6 +101,7 @@ class DataService {
     std::uint64_t last_read_ = 0;
     TimePoint next_slow_tick_{};
     bool had_plans_ = false;
+    TimePoint settled_;                   // from when on a former service's reads have ended
     std::unique_ptr<DataServer> server_;  // last: it goes first
 };
 

@@ -66,6 +66,8 @@ class SiloWorker {
 
     /// Opens the silo twice. Errors as open_silo().
     static Result<std::unique_ptr<SiloWorker>> start(const SiloSpec& spec, Options options);
+    /// Over two of the same silo.
+    SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing, Options options);
     /// What has not begun ends without a result. Waits for what a disk or server is doing.
     ~SiloWorker();
     SiloWorker(const SiloWorker&) = delete;
@@ -89,8 +91,6 @@ class SiloWorker {
     Load load() const;
 
   private:
-    SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing, Options options);
-
     struct UnderWay {
         Fetch fetch;
         FetchPriority priority;
