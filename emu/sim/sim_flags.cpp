@@ -1,8 +1,23 @@
 #include "emu/sim/sim_flags.hpp"
 
+#include <charconv>
+#include <cstdint>
+
 namespace emu {
 
 namespace {
+
+// CLI11 takes what is above 64 bits for the largest number there is.
+CLI::Validator seed_number() {
+    const auto check = [](const std::string& text) -> std::string {
+        std::uint64_t seed = 0;
+        const char* const end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, seed);
+        if (error == std::errc{} && stop == end) return "";
+        return "\"" + text + "\" is no whole number of at most 64 bits";
+    };
+    return {check, ""};
+}
 
 // Texts stay texts here; sim_options.cpp makes rates, sizes and placements of them and says in one
 // line what is wrong.
@@ -76,7 +91,9 @@ void add_trace(CLI::App& command, SimOptions& options, SimTexts& texts) {
     command.add_option("--traces", options.traces, "Different ones (default 20)")
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
-    command.add_option("--seed", trace.seed, "Of the first trace (default 1)")->type_name("N");
+    command.add_option("--seed", trace.seed, "Of the first trace (default 1)")
+        ->type_name("N")
+        ->check(seed_number());
 }
 
 }  // namespace
@@ -120,7 +137,9 @@ void add_stragglers_flags(CLI::App& command, SimOptions& options, SimTexts& text
     command.add_option("--runs", query.runs, "Of each random scenario (default 20)")
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
-    command.add_option("--seed", query.seed, "Of the random scenarios (default 1)")->type_name("N");
+    command.add_option("--seed", query.seed, "Of the random scenarios (default 1)")
+        ->type_name("N")
+        ->check(seed_number());
 }
 
 // No topology: the pool's rate is what is sought, so that the shape is a star whose pool gets it.
@@ -217,7 +236,9 @@ void add_cluster_flags(CLI::App& command, SimOptions& options, SimTexts& texts) 
     command.add_option("--runs", options.cluster.runs, "With other seeds (default 1)")
         ->type_name("N")
         ->check(CLI::Range(1, 100000));
-    command.add_option("--seed", scenario.seed, "Of the first run (default 1)")->type_name("N");
+    command.add_option("--seed", scenario.seed, "Of the first run (default 1)")
+        ->type_name("N")
+        ->check(seed_number());
 }
 
 void add_network_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
@@ -275,7 +296,8 @@ void add_data_flags(CLI::App& command, SimOptions& options, SimTexts& texts) {
         ->type_name("N")
         ->check(CLI::Range(2, 1000));
     command.add_option("--seed", figures.seed, "Of the first epoch's order (default 1)")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(seed_number());
 }
 
 // No topology either: the machine is the one that it runs on.

@@ -56,8 +56,8 @@ std::vector<ConfigKey> pool_keys() {
         text_key("pool.dax_uuid", "UUID", FIELD(pool.dax_uuid),
                  "Refuse the device unless its catalogue has this UUID. Empty: any."),
         flag_key("pool.dax_trust_users", FIELD(pool.dax_trust_users),
-                 "Admit several users to a dax pool, and publish arenas there: each of them can reach and "
-                 "write all of its arenas."),
+                 "Admit several users to a dax pool, and publish arenas there: each of them can "
+                 "reach and write all of its arenas."),
         count_key("pool.hosts", 1, 1024, FIELD(pool.hosts),
                   "Hosts that reach the pool. With more than one fabricd starts only with a proven "
                   "pool.visibility."),

@@ -1,16 +1,13 @@
 #include "fabricd/config/data_file.hpp"
 
-// Header-only and without exceptions, as in config.cpp.
-#define TOML_EXCEPTIONS 0
-#define TOML_ASSERT(condition) static_cast<void>(0)  // 3.3 asserts what files say: "[.a]"
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "fabricd/config/nearest_word.hpp"
+#include "fabricd/config/prep_section.hpp"
+#include "fabricd/config/section_keys.hpp"
 #include "fabricd/data/silo/silo.hpp"
 
 namespace fabricd {
@@ -19,6 +16,7 @@ namespace {
 
 // More than any host has: a generated file cannot fill the service.
 constexpr std::size_t kSilosMax = 256;
+constexpr std::size_t kPeersMax = 1024;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
 constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
 constexpr Bytes kMostMemory = Bytes{1} << 47;
@@ -26,13 +24,6 @@ constexpr Bytes kMostMemory = Bytes{1} << 47;
 constexpr Bytes kLeastSpill = 64 * fabricshm::kMiB;
 constexpr Bytes kMostSpill = Bytes{1} << 47;
 constexpr std::uintmax_t kMostText = 1 << 20;
-
-// Each reader takes one value and says what it wanted when the value is not that; "": it was right.
-template <typename Section>
-struct SectionKey {
-    const char* name;
-    std::string (*read)(const toml::node& value, Section& section);
-};
 
 std::string read_memory(const toml::node& value, DataSpec& spec) {
     const auto* text = value.as_string();
@@ -109,18 +100,6 @@ std::string read_group(const toml::node& value, DataSpec& spec) {
     return "";
 }
 
-std::string read_at(const toml::node& value, SiloSpec& silo) {
-    const auto* text = value.as_string();
-    const std::string at = text != nullptr ? text->get() : "";
-    // Shown in errors and listings as it is.
-    const bool is_plain = at == printable(at);
-    if (at.size() < 2 || at.front() != '/' || !is_plain || !is_silo_path(at.substr(1))) {
-        return "a path in the namespace, as \"/images\"";
-    }
-    silo.at = at;
-    return "";
-}
-
 bool begins_with(const std::string& text, const char* begin) {
     return text.rfind(begin, 0) == 0;
 }
@@ -173,6 +152,120 @@ std::string read_credentials(const toml::node& value, SiloSpec& silo) {
     return "";
 }
 
+std::string read_write(const toml::node& value, SiloSpec& silo) {
+    const auto* text = value.as_string();
+    const std::string word = text != nullptr ? text->get() : "";
+    if (word == "off") {
+        silo.write = WritePolicy::kOff;
+    } else if (word == "through") {
+        silo.write = WritePolicy::kThrough;
+    } else if (word == "back") {
+        silo.write = WritePolicy::kBack;
+    } else {
+        return "\"off\" (read-only), \"through\" or \"back\"";
+    }
+    return "";
+}
+
+bool is_host_port(const std::string& text) {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string::npos || colon == 0) return false;
+    const std::string port = text.substr(colon + 1);
+    const bool is_number = !port.empty() && port.size() <= 5 &&
+                           port.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_plain = std::all_of(text.begin(), text.end(), [](unsigned char c) {
+        return c > 0x20 && c < 0x7f && c != '/' && c != '@';
+    });
+    return is_number && is_plain && std::stoul(port) >= 1 && std::stoul(port) <= 65535;
+}
+
+template <std::string PeersSpec::*field>
+std::string read_address(const toml::node& value, PeersSpec& peers) {
+    const auto* text = value.as_string();
+    if (text == nullptr || !is_host_port(text->get()))
+        return "a host and a port, as \"10.0.0.1:7411\"";
+    peers.*field = text->get();
+    return "";
+}
+
+template <std::string PeersSpec::*field>
+std::string read_pem(const toml::node& value, PeersSpec& peers) {
+    const auto* text = value.as_string();
+    if (text == nullptr || text->get().rfind('/', 0) != 0) return "the path of a PEM file";
+    peers.*field = text->get();
+    return "";
+}
+
+std::string read_copies(const toml::node& value, PeersSpec& peers) {
+    const auto copies = value.value_exact<std::int64_t>();
+    if (!copies || *copies < 1 || *copies > 16) return "a number from 1 to 16";
+    peers.copies = static_cast<unsigned>(*copies);
+    return "";
+}
+
+// "host:port", or "host:port pool=NAME".
+bool parse_member(const std::string& text, PeerSpec& member) {
+    constexpr std::string_view kPool = " pool=";
+    const std::size_t at = text.find(kPool);
+    member.address = text.substr(0, at);
+    if (at != std::string::npos) {
+        member.pool = text.substr(at + kPool.size());
+        if (member.pool.empty() || member.pool.find(' ') != std::string::npos) return false;
+    }
+    return is_host_port(member.address);
+}
+
+std::string read_members(const toml::node& value, PeersSpec& peers) {
+    constexpr const char* kWanted =
+        "a list of \"HOST:PORT\" or \"HOST:PORT pool=NAME\", of at most 1024 different hosts";
+    const auto* list = value.as_array();
+    if (list == nullptr || list->size() > kPeersMax) return kWanted;
+    peers.members.clear();
+    for (const auto& item : *list) {
+        const auto* text = item.as_string();
+        PeerSpec member;
+        if (text == nullptr || !parse_member(text->get(), member)) return kWanted;
+        for (const PeerSpec& other : peers.members) {
+            if (other.address == member.address) return kWanted;
+        }
+        peers.members.push_back(member);
+    }
+    return "";
+}
+
+constexpr SectionKey<PeersSpec> kPeersKeys[] = {{"listen", read_address<&PeersSpec::listen>},
+                                                {"self", read_address<&PeersSpec::self>},
+                                                {"members", read_members},
+                                                {"copies", read_copies},
+                                                {"authority", read_pem<&PeersSpec::authority>},
+                                                {"certificate", read_pem<&PeersSpec::certificate>},
+                                                {"key", read_pem<&PeersSpec::key>}};
+
+bool is_loopback(const std::string& address) {
+    return address.rfind("127.", 0) == 0 || address.rfind("[::1]:", 0) == 0;
+}
+
+// What the keys of [peers] demand of each other.
+std::string problem_of(PeersSpec& peers) {
+    if (peers.self.empty()) peers.self = peers.listen;
+    if (peers.members.empty()) return "peers without members";
+    const bool is_member = std::any_of(peers.members.begin(), peers.members.end(),
+                                       [&](const auto& one) { return one.address == peers.self; });
+    if (!peers.listen.empty() && !is_member) {
+        return peers.self + " is none of the members; self is this host's address among them";
+    }
+    const int files =
+        int(!peers.authority.empty()) + int(!peers.certificate.empty()) + int(!peers.key.empty());
+    if (files != 0 && files != 3) return "authority, certificate and key go together";
+    const bool is_open = (!peers.listen.empty() && !is_loopback(peers.listen)) ||
+                         !std::all_of(peers.members.begin(), peers.members.end(),
+                                      [](const auto& one) { return is_loopback(one.address); });
+    if (is_open && files == 0) {
+        return "addresses that other hosts reach take authority, certificate and key";
+    }
+    return "";
+}
+
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"memory", read_memory},
     {"files", read_files},
@@ -181,13 +274,15 @@ constexpr SectionKey<DataSpec> kCacheKeys[] = {
     {"spill_bytes", read_spill_bytes},
     {"state", read_state}};
 constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
-constexpr SectionKey<SiloSpec> kSiloKeys[] = {{"at", read_at},
-                                              {"from", read_from},
-                                              {"endpoint", read_word<&SiloSpec::endpoint>},
-                                              {"region", read_word<&SiloSpec::region>},
-                                              {"credentials", read_credentials},
-                                              {"index", read_word<&SiloSpec::index>},
-                                              {"refresh", read_time<SiloSpec, &SiloSpec::refresh>}};
+constexpr SectionKey<SiloSpec> kSiloKeys[] = {
+    {"at", [](const toml::node& value, SiloSpec& silo) { return read_place(value, silo.at); }},
+    {"from", read_from},
+    {"endpoint", read_word<&SiloSpec::endpoint>},
+    {"region", read_word<&SiloSpec::region>},
+    {"credentials", read_credentials},
+    {"index", read_word<&SiloSpec::index>},
+    {"refresh", read_time<SiloSpec, &SiloSpec::refresh>},
+    {"write", read_write}};
 constexpr const char* kSiloRequired[] = {"at", "from"};
 
 // Keys of one kind of silo mean nothing for another: written there, one was meant to do something.
@@ -206,37 +301,28 @@ std::string misplaced_key(const SiloSpec& silo) {
         if (key.text.empty() || key.belongs) continue;
         return std::string(key.name) + " is of silos from " + key.kind;
     }
-    return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
-}
-
-std::string place_in(const std::string& file, const toml::source_region& source) {
-    return file + ":" + std::to_string(source.begin.line);
-}
-
-template <typename Section, std::size_t count>
-ErrorMessage read_keys(const toml::table& table, const std::string& file,
-                       const SectionKey<Section> (&keys)[count], Section& section) {
-    for (const auto& [name, value] : table) {
-        const std::string here = place_in(file, name.source());
-        const auto* key =
-            std::find_if(std::begin(keys), std::end(keys),
-                         [&, key = name.str()](const auto& known) { return key == known.name; });
-        if (key == std::end(keys)) {
-            std::vector<std::string> known;
-            for (const auto& one : keys) known.emplace_back(one.name);
-            const std::string word(name.str());
-            return here + ": unknown key \"" + word + "\"" + did_you_mean(word, known);
-        }
-        const std::string wanted = key->read(value, section);
-        if (!wanted.empty()) return here + ": " + key->name + " takes " + wanted;
+    if (silo.write != WritePolicy::kOff && is_web(silo.from)) {
+        return "a web server can't be written to: write is of folders and of silos from s3://";
     }
-    return {};
+    return s3 && silo.endpoint.empty() ? "a silo from s3:// needs endpoint" : "";
 }
 
 // "/a" holds "/a/b", and both would answer for it.
 bool is_within(const std::string& inner, const std::string& outer) {
     return inner.rfind(outer, 0) == 0 &&
            (inner.size() == outer.size() || inner[outer.size()] == '/');
+}
+
+ErrorMessage add_silo(const SiloSpec& silo, const std::string& file, DataSpec& spec) {
+    const std::string where = file + ":" + std::to_string(silo.line);
+    for (const SiloSpec& other : spec.silos) {
+        if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
+        return where + ": " + silo.at + " and " + other.at + " (line " +
+               std::to_string(other.line) + ") lie within each other";
+    }
+    if (spec.silos.size() == kSilosMax) return file + ": has more than 256 silos";
+    spec.silos.push_back(silo);
+    return {};
 }
 
 ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSpec& spec) {
@@ -249,13 +335,28 @@ ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSp
     if (auto bad = read_keys(table, file, kSiloKeys, silo)) return bad;
     const std::string misplaced = misplaced_key(silo);
     if (!misplaced.empty()) return where + ": " + misplaced;
-    for (const SiloSpec& other : spec.silos) {
-        if (!is_within(silo.at, other.at) && !is_within(other.at, silo.at)) continue;
-        return where + ": " + silo.at + " and " + other.at + " (line " +
-               std::to_string(other.line) + ") lie within each other";
+    return add_silo(silo, file, spec);
+}
+
+ErrorMessage read_prep(const toml::table& table, const std::string& file, DataSpec& spec) {
+    SiloSpec silo;
+    if (auto bad = read_prep_section(table, file, spec.silos, silo)) return bad;
+    return add_silo(silo, file, spec);
+}
+
+// A section that stands once for each of its kind.
+using ReadItem = ErrorMessage (*)(const toml::table& table, const std::string& file,
+                                  DataSpec& spec);
+ErrorMessage read_list(const toml::node& value, const std::string& where, const char* kind,
+                       const std::string& file, ReadItem read_item, DataSpec& spec) {
+    const std::string wrong = where + ": a " + kind + " is a section: [[" + kind + "]]";
+    const auto* list = value.as_array();
+    if (list == nullptr) return wrong;
+    for (const auto& item : *list) {
+        const auto* table = item.as_table();
+        if (table == nullptr) return wrong;
+        if (auto bad = read_item(*table, file, spec)) return bad;
     }
-    if (spec.silos.size() == kSilosMax) return file + ": has more than 256 silos";
-    spec.silos.push_back(silo);
     return {};
 }
 
@@ -295,19 +396,25 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
                                                     : ": spill needs spill_bytes");
             }
         } else if (word == "silo") {
-            const auto* list = value.as_array();
-            if (list == nullptr) return where + ": a silo is a section: [[silo]]";
-            for (const auto& item : *list) {
-                const auto* table = item.as_table();
-                if (table == nullptr) return where + ": a silo is a section: [[silo]]";
-                if (auto bad = read_silo(*table, name, found)) return bad;
-            }
+            if (auto bad = read_list(value, where, "silo", name, read_silo, found)) return bad;
+        } else if (word == "prep") {
+            // Read below: what it is made of may stand behind it.
+        } else if (word == "peers") {
+            const auto* table = value.as_table();
+            if (table == nullptr) return where + ": peers is a section: [peers]";
+            if (auto bad = read_keys(*table, name, kPeersKeys, found.peers)) return bad;
+            const std::string problem = problem_of(found.peers);
+            if (!problem.empty()) return where + ": " + problem;
         } else {
             return where + ": unknown section \"" + word + "\"" +
-                   did_you_mean(word, {"cache", "service", "silo"});
+                   did_you_mean(word, {"cache", "peers", "prep", "service", "silo"});
         }
     }
     if (found.silos.empty()) return name + ": has no [[silo]]";
+    if (const auto preps = parsed.table().find("prep"); preps != parsed.table().end()) {
+        const std::string where = place_in(name, preps->first.source());
+        if (auto bad = read_list(preps->second, where, "prep", name, read_prep, found)) return bad;
+    }
     spec = std::move(found);
     return {};
 }

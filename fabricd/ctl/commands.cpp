@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -85,11 +86,25 @@ Result<void> ask_again(const CtlOptions& options, AdminClient& client, View view
     }
 }
 
+// An arena without regions is not one that there is none of.
+Result<void> check_arena(AdminClient& client, std::uint64_t id) {
+    FABRIC_TRY(const Picture all, client.fetch(View::kArenas, 0));
+    const bool is_there = std::any_of(all.arenas.begin(), all.arenas.end(),
+                                      [=](const ArenaView& arena) { return arena.id == id; });
+    if (is_there) return {};
+    return fabricshm::explain({Errc::kNotFound, 0, "regions"},
+                              "there is no arena %llu (fabricctl arenas)",
+                              static_cast<unsigned long long>(id));
+}
+
 Result<void> look(const CtlOptions& options, AdminClient& client, View view) {
     const bool is_asked = view == View::kShards || view == View::kWaiting;
     if (options.watch && is_asked) return ask_again(options, client, view);
     if (options.watch) return watch(options, client, view);
     FABRIC_TRY(const Picture picture, client.fetch(view, options.arena_id));
+    if (view == View::kRegions && options.arena_id != 0 && picture.regions.empty()) {
+        FABRIC_TRY_VOID(check_arena(client, options.arena_id));
+    }
     show(options, picture, view);
     return {};
 }

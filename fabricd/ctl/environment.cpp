@@ -13,6 +13,7 @@ namespace fabricd {
 const std::vector<EnvironmentVariable>& environment_variables() {
     static const std::vector<EnvironmentVariable> kVariables{
         {"FABRIC_SOCKET", "library", "the usual places", "attach socket of fabricd"},
+        {"FABRIC_DATA_SOCKET", "library", "the usual places", "socket of the data service"},
         {"FABRIC_ADMIN_SOCKET", "fabricctl", "the usual places", "admin socket of fabricd"},
         {"FABRIC_LOG", "library", "warning",
          "lowest level on standard error: debug, info, warning, error, off"},

@@ -35,6 +35,9 @@ std::string unknown_user(const std::string& given) {
     return number || ::getpwnam(name.c_str()) != nullptr ? "" : name;
 }
 
+// Of limits.user_quota in the configuration.
+constexpr std::uint64_t kLeastUserQuota = 2 * fabricshm::kMiB;
+
 // A user's quota of 0 is none. A device's is what it says: nothing more is granted there.
 std::string limit_text(const std::string& subject, std::uint64_t bytes) {
     const bool is_user = subject.starts_with("user:");
@@ -75,6 +78,13 @@ Result<void> set_quota(const CtlOptions& options, AdminClient& client) {
         return fabricshm::explain({Errc::kNotFound, 0, "quota"},
                                   "there is no user '%s' on this host (user:NAME or user:UID)",
                                   user.c_str());
+    }
+    const bool is_user = options.subject.starts_with("user:");
+    if (is_user && options.quota_bytes != 0 && options.quota_bytes < kLeastUserQuota) {
+        return fabricshm::explain({Errc::kInvalid, 0, "quota"},
+                                  "a user's quota is 0, for none, or %s at least, as "
+                                  "limits.user_quota is",
+                                  format_bytes(kLeastUserQuota).c_str());
     }
     const auto grace_ms = static_cast<std::int64_t>(options.quota_grace * 1000.0);
     const QuotaOrder order{subject_of(options.subject), options.quota_bytes, grace_ms};

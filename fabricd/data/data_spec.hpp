@@ -4,12 +4,23 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "fabricd/data/prep/steps.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
+
+struct PrepSpec;
+
+/// Whether jobs may write new files into a silo, and when a commit is answered.
+enum class WritePolicy {
+    kOff,      // it is read-only
+    kThrough,  // when the silo has the file
+    kBack,     // when the cache has it; the silo follows
+};
 
 struct SiloSpec {
     std::string at;                 // where it appears: "/images"
@@ -20,6 +31,37 @@ struct SiloSpec {
     std::string credentials;        // of S3, a file; "": requests are not signed
     std::string index;              // of a web server; "": its usual name
     fabricshm::Duration refresh{};  // how long names and versions count; 0: by its kind
+    WritePolicy write = WritePolicy::kOff;
+    // Of a [[prep]], whose `from` is for people alone: what it is made of.
+    std::shared_ptr<const PrepSpec> prep = nullptr;
+};
+
+/// Files of a silo, prepared.
+struct PrepSpec {
+    SiloSpec source;
+    std::string below;  // its folder; "": all of it
+    std::vector<PrepStep> steps;
+    bool skips_bad = false;
+    unsigned threads = 0;                   // 0: as many as there are processors
+    std::uint64_t most_pixels = 1U << 26U;  // of one picture
+};
+
+/// A host that keeps copies: its address, and the pool that it has in common with others.
+struct PeerSpec {
+    std::string address;  // "host:port"
+    std::string pool;     // "": its own
+};
+
+/// Copies of chunks on other hosts. Without members there are none.
+struct PeersSpec {
+    std::string listen;  // "10.0.0.1:7411"; "": this host serves no other one
+    std::string self;    // its address among the members; "": listen
+    std::vector<PeerSpec> members;
+    unsigned copies = 2;
+    // PEM files; all three or none. Without them listen is a loopback address.
+    std::string authority;
+    std::string certificate;
+    std::string key;
 };
 
 struct DataSpec {
@@ -33,6 +75,7 @@ struct DataSpec {
     fabricshm::Bytes spill_bytes = 0;  // of it
     int spill_line = 0;                // of the file
     std::string state;                 // a folder, of the catalogue; "": that of the spill
+    PeersSpec peers;
 };
 
 }  // namespace fabricd

@@ -17,7 +17,6 @@
 
 #include "fabricd/peer/guest_link.hpp"
 #include "fabricd/peer/guest_process.hpp"
-#include "fabricd/peer/range_flusher.hpp"
 #include "fabricd/pool/books.hpp"
 #include "fabricd/server/admission.hpp"
 #include "fabricd/server/cluster_desk.hpp"
@@ -27,6 +26,7 @@
 #include "fabricd/server/listener.hpp"
 #include "fabricd/server/outbox.hpp"
 #include "fabricd/server/presented_file.hpp"
+#include "fabricd/server/range_flusher.hpp"
 #include "fabricd/server/strangers.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -293,7 +293,10 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
         }
         if (type == proto::Type::kArenaAdopt) {
             const auto compared = compare_with(pool.devices, descriptors);
-            if (!compared.ok()) return refuse(id, request, compared.error());
+            if (!compared.ok()) {  // the owner grants nothing there, and lets no others in
+                to_owner().presented_others(clients.at(id).session, request.arena.arena_id);
+                return refuse(id, request, compared.error());
+            }
         }
     }
     std::string packet(reinterpret_cast<const char*>(&request), bytes);

@@ -258,4 +258,11 @@ void GuestLink::died(std::uint64_t session) {
     impl_->enqueue(std::move(frame));
 }
 
+void GuestLink::presented_others(std::uint64_t session, std::uint64_t arena) {
+    peer::v1::GuestFrame frame;
+    frame.mutable_strange()->set_session(session);
+    frame.mutable_strange()->set_arena(arena);
+    impl_->enqueue(std::move(frame));
+}
+
 }  // namespace fabricd

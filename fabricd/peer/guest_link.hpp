@@ -63,6 +63,8 @@ class GuestLink {
     void ended(std::uint64_t session);
     /// Its process has ended; ended() follows when what it wrote is out of the caches.
     void died(std::uint64_t session);
+    /// It has other files mapped than the devices. Before what it asks for next.
+    void presented_others(std::uint64_t session, std::uint64_t arena);
 
     /// Ends the call that there is, if any; another one is made when may_call() says so.
     void hang_up() noexcept;

@@ -117,6 +117,9 @@ Result<void> GuestCall::run(const std::vector<RemoteSession>& sessions) {
             case peer::v1::GuestFrame::kDied:
                 hooks_.died(host_, heard.died().session());
                 break;
+            case peer::v1::GuestFrame::kStrange:
+                hooks_.presented_others(host_, heard.strange().session(), heard.strange().arena());
+                break;
             default:
                 outcome = Error{Errc::kCorrupt, 0, "serve guest"};
         }

@@ -17,7 +17,7 @@
 
 namespace fabricd {
 
-inline constexpr std::uint32_t kPeerVersion = 2;
+inline constexpr std::uint32_t kPeerVersion = 3;
 
 struct PeerServerOptions {
     std::string address;  // as check_peer_address() admits it
@@ -40,6 +40,8 @@ struct PeerHooks {
     std::function<void(fabricshm::UnixSocket, const Peer&)> take;
     std::function<void(const Peer& host, std::uint64_t session)> ended;
     std::function<void(const Peer& host, std::uint64_t session)> died;
+    std::function<void(const Peer& host, std::uint64_t session, std::uint64_t arena)>
+        presented_others;
     std::function<fabricshm::Result<std::vector<RemoteSession>>(const Peer& host)> greet;
 };
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/pool/cached_ranges.hpp"
 #include "fabricd/pool/file_identity.hpp"
 #include "fabricd/pool/group.hpp"
 #include "fabricd/pool/ids.hpp"
@@ -105,6 +106,7 @@ struct Arena {
     // be storing into them, an id has to rest, and a name is free at once.
     RegionAllocator space{0};
     LostRanges lost;
+    CachedRanges cached;  // empty unless the registry has caches_apart
     LeaseTable leases;
     Bytes bytes_quarantined = 0;  // of the regions whose lease says so
     std::map<RegionId, Region> regions;

@@ -66,6 +66,9 @@ Result<void> MappedArenas::format_group(ArenaId arena, std::uint64_t offset,
     // From here to its end a lost page is counted instead of being a signal that ends the daemon.
     const fabricshm::PoisonGuard guard;
     fabricshm::format_group_block(block, info, view_of(arena));
+    // Also what the format leaves as it was: a line of this host's must not come out of its caches
+    // later, over what a rank of another one stores there.
+    view_of(arena).acquire(fabricshm::TouchPoint::kRegionReturn, block, bytes);
     if (guard.hit()) return Error{Errc::kPoisoned, 0, "format group"};
     return {};
 }

@@ -180,8 +180,9 @@ void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) 
     if (arena == nullptr) return;
     // The record comes before any answer: a client with the descriptor must find a daemon that
     // knows the arena.
-    Result<void> done = piece.ok() ? settle(*arena, std::move(piece).value())
-                                   : refuse_by_pool(piece.error(), arena->bytes, work_.totals());
+    Result<void> done =
+        piece.ok() ? settle(*arena, std::move(piece).value()) : Result<void>(piece.error());
+    if (!done.ok()) done = refuse_by_pool(done.error(), arena->bytes, work_.totals());
     if (done.ok()) done = write_new(*arena);
     answer_waiting(*arena, done.error(), out);
     if (!done.ok()) return remove(id);
@@ -263,7 +264,12 @@ Result<void> Arenas::enter(Session& session, Arena& arena, const Wait& wait) {
         FABRIC_TRY_VOID(publications_.enter(session, arena, wait.flags, wait.readers));
     }
     if (arena.sessions.count(session.id) != 0) return {};
-    FABRIC_TRY_VOID(journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)}));
+    const auto joined = journal_.add(ArenaJoinRecord{raw(arena.id), raw(session.id)});
+    if (!joined.ok()) {
+        const bool makes = arena.published && arena.published->maker == session.id;
+        if (makes) arena.published->maker = SessionId::kNone;
+        return joined;
+    }
     arena.sessions.insert(session.id);
     session.arenas.insert(arena.id);
     return {};
@@ -399,6 +405,8 @@ void Arenas::leave(Session& session, Arena& arena, Effects& out) {
 }
 
 void Arenas::begin_leaving(Session& session, Arena& arena, Effects& out) {
+    // A process that was killed may have stored anywhere, whosever region it was.
+    if (books_.caches_apart && !session.peer.is_remote()) arena.cached.add(0, arena.bytes);
     // Deaths first: they decide which regions peers may still be storing into.
     groups_.mark_dead(session.id, arena, false, out);
     shards_.leave(session.id, arena.id, out);
@@ -535,6 +543,8 @@ Result<void> Arenas::restore(const ArenaImage& image) {
     arena.identity = {record.device, record.inode, record.file_bytes, record.seals};
     arena.link_bytes = record.link_bytes;
     arena.committed = image.committed.value_or(record.bytes);
+    // What the daemon of before had written out is not known.
+    if (books_.caches_apart) arena.cached.add(0, arena.bytes);
     arena.space = RegionAllocator(arena.committed);
     // At the start of the arena.
     if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;

@@ -4,6 +4,7 @@
 
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/shm/pin_page.hpp"
 
 namespace fabricd {
 
@@ -28,6 +29,7 @@ std::vector<std::pair<std::uint64_t, Bytes>> pieces_of(const Arena& arena) {
     for (const auto& [id, group] : arena.groups) {
         pieces.emplace_back(group.block_offset, group.block_bytes);
     }
+    if (arena.published) pieces.emplace_back(0, fabricshm::kPublishedHeaderBytes);  // the daemon's
     std::sort(pieces.begin(), pieces.end());
     return pieces;
 }

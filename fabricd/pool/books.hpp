@@ -158,6 +158,7 @@ struct Books {
     std::uint64_t last_id = 0;
     Duration grace = std::chrono::seconds(10);  // to come back in
     bool draining = false;                      // nothing new begins
+    bool caches_apart = false;                  // see Registry::Parts
 };
 
 }  // namespace fabricd

@@ -158,6 +158,8 @@ Result<std::uint64_t> Groups::place_block(Arena& arena, Bytes bytes,
         const auto offset = arena.space.allocate(bytes);
         if (!offset) return growth_.no_room("room for the group block", arena, bytes);
         const Result<void> done = memory_.format_group(arena.id, *offset, info);
+        // From now on this host's ranks store there.
+        if (done.ok() && books_.caches_apart) arena.cached.add(*offset, bytes);
         if (done.ok()) return *offset;
         arena.space.release(*offset, bytes);
         if (done.error().code != Errc::kPoisoned) return done.error();
@@ -244,8 +246,9 @@ Result<void> Groups::shrink(Ticket ticket, const proto::Group& request, TimePoin
         if (books_.waits.get(id).rank == *rank)
             return Error{Errc::kExists, 0, "shrink group twice"};
     }
-    FABRIC_TRY_VOID(add_wait(
-        books_, {ticket, deadline, key, proto::Type::kGroupShrink, *rank, group->world()}));
+    Wait wait{ticket, deadline, key, proto::Type::kGroupShrink, *rank, group->world()};
+    wait.since = now;
+    FABRIC_TRY_VOID(add_wait(books_, std::move(wait)));
     check_shrink(*arena, group->id, out);
     return {};
 }

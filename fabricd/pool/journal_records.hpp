@@ -256,7 +256,7 @@ struct QuotaRecord {
 struct ArenaPublishedRecord {
     static constexpr RecordType kType = RecordType::kArenaPublished;
     std::uint64_t arena;
-    std::uint64_t maker;      // a session; 0: none, or one whose process is known to have ended
+    std::uint64_t maker;  // a session; 0: none, or one whose process is known to have ended
     std::int32_t maker_pid;
     std::uint32_t withdrawn;  // 1: no session subscribes any more
     char readers[fabricshm::proto::kReadersBytes];

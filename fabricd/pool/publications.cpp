@@ -181,6 +181,7 @@ Result<void> Publications::settle(Arena& arena, bool is_new) {
     if (is_new) {
         header->newest.store(0, std::memory_order_relaxed);
         header->changes.store(0, std::memory_order_relaxed);
+        header->makers.store(0, std::memory_order_relaxed);
     }
     // Pages may have ended while it was away.
     header->changes.fetch_add(1, std::memory_order_seq_cst);
@@ -210,8 +211,12 @@ Result<void> Publications::enter(const Session& session, Arena& arena, std::uint
         published.maker = maker;
         published.former = former;
         published.maker_pid = pid;
+        return written;
     }
-    return written;
+    auto* const header = header_of(arena);
+    const bool other = maker != session.id;
+    if (header != nullptr && other) header->makers.fetch_add(1, std::memory_order_relaxed);
+    return {};
 }
 
 void Publications::withdraw(Arena& arena) {
@@ -245,7 +250,7 @@ void Publications::end_page(Arena& arena, std::uint64_t number) {
     empty(found->second.file);
     arena.published->pages.erase(found);
     if (--books_.pin_pages[uid] <= 0) books_.pin_pages.erase(uid);
-    // Release: the maker that sees it asks, and is told without the page.
+    // Release: the maker that sees it asks, and finds the page gone.
     auto* const header = header_of(arena);
     if (header != nullptr) header->changes.fetch_add(1, std::memory_order_release);
 }

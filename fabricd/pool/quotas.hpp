@@ -25,6 +25,7 @@ class Quotas {
     fabricshm::QuotaImage of(const std::string& device, std::uint32_t uid, TimePoint now) const;
     /// Rises whenever a limit or a target has changed.
     std::uint64_t changes() const noexcept { return changes_; }
+    bool shrink() const noexcept { return next_deadline() != TimePoint::max(); }  // one does
     /// When one that shrinks has to be looked at; TimePoint::max() when none does.
     TimePoint next_deadline() const noexcept;
 

@@ -1,6 +1,7 @@
 #include "fabricd/pool/refusals.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <string>
 
@@ -30,9 +31,21 @@ Error refuse_arena_size(const char* step, Bytes wanted, Bytes most) {
 }
 
 // The backends' steps distinguish their cases: "machine is full", "commit arena" of a kernel
-// without pages, and the pool's own "pool is full", "small pool", "no such range on the device".
+// without pages, those of a mapping, and the pool's own "pool is full", "small pool", "no such
+// range on the device".
 Error refuse_by_pool(const Error& error, Bytes wanted, const fabricshm::PoolTotals& totals) {
+    if (error.code == Errc::kSystem && (error.detail == EMFILE || error.detail == ENFILE)) {
+        return explain(error, "fabricd has no free descriptor for its files (RLIMIT_NOFILE)");
+    }
     if (error.code != Errc::kNoMemory) return error;
+    const bool mapping = std::strstr(error.step, "map arena") != nullptr ||
+                         std::strcmp(error.step, "reserve addresses") == 0;
+    if (mapping) {
+        return explain(error,
+                       "fabricd has no room for another mapping of %s (RLIMIT_AS, "
+                       "vm.max_map_count)",
+                       format_bytes(wanted).c_str());
+    }
     const Bytes left = totals.capacity > totals.used ? totals.capacity - totals.used : 0;
     const std::string free = format_bytes(left) + " free of " + format_bytes(totals.capacity);
     const bool host = std::strstr(error.step, "machine") != nullptr ||

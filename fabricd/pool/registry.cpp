@@ -30,7 +30,10 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       sessions_(books_, journal_, regions_, arenas_),
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),
-      slice_left_(limits.freed_at_once) {}
+      slice_left_(limits.freed_at_once),
+      pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }) {
+    books_.caches_apart = parts.caches_apart;
+}
 
 // The only way out. Whatever an operation answers or lets go of comes after its records: what a
 // client has heard, a daemon that is started again knows, whenever this one is killed.
@@ -181,32 +184,6 @@ std::vector<int> Registry::descriptors(ArenaId id, SessionId session) const {
     std::vector<int> numbers{found->files.fd.get()};
     for (const fabricshm::Fd& other : found->files.others) numbers.push_back(other.get());
     return numbers;
-}
-
-// ---- Published arenas -----------------------------------------------------------------------
-
-void Registry::learn_groups(SessionId session, std::vector<std::uint32_t> groups) {
-    Session* const known = books_.find_session(session);
-    if (known != nullptr) known->groups = std::move(groups);
-}
-
-Result<PinPageGrant> Registry::pin_page(SessionId session, const proto::PinPageRef& request) {
-    return act([&](Effects&) {
-        return publications_.page(session, ArenaId{request.arena_id}, request.number);
-    });
-}
-
-Result<proto::PinPages> Registry::pin_pages(SessionId session, const proto::PinPages& request) {
-    return publications_.list(session, request);
-}
-
-Result<void> Registry::adopt_pin_page(SessionId session, const proto::PinPageRef& request,
-                                      fabricshm::Fd file) {
-    return publications_.adopt(session, ArenaId{request.arena_id}, request.number, std::move(file));
-}
-
-void Registry::process_ended(SessionId session) {
-    act([&](Effects& out) { publications_.process_ended(session, out); });
 }
 
 // ---- Regions and tensors --------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include "fabricd/pool/arena_memory.hpp"
 #include "fabricd/pool/arenas.hpp"
 #include "fabricd/pool/books.hpp"
+#include "fabricd/pool/cached_grants.hpp"
 #include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/groups.hpp"
 #include "fabricd/pool/growth.hpp"
@@ -22,6 +23,7 @@
 #include "fabricd/pool/journal_guard.hpp"
 #include "fabricd/pool/losses.hpp"
 #include "fabricd/pool/moves.hpp"
+#include "fabricd/pool/pin_requests.hpp"
 #include "fabricd/pool/pool_work.hpp"
 #include "fabricd/pool/publications.hpp"
 #include "fabricd/pool/quotas.hpp"
@@ -51,6 +53,8 @@ class Registry {
         CopyWork* copies = nullptr;                   // nullptr: shards don't move
         bool commits_whole = true;                    // PoolBackend::commits_whole()
         bool is_local = false;                        // PoolBackend::is_local()
+        // Other hosts share the pool, and nothing keeps their caches coherent with this one's.
+        bool caches_apart = false;
         std::string unpublished = "";                 // why no arena is published; "": they are
     };
 
@@ -175,25 +179,6 @@ class Registry {
     /// pool's devices. None when the arena is not here.
     std::vector<int> descriptors(ArenaId arena, SessionId session = SessionId::kNone) const;
 
-    // ---- Published arenas ---------------------------------------------------------------------
-
-    /// Groups of the session's user besides its first one: by these it may be a reader.
-    void learn_groups(SessionId session, std::vector<std::uint32_t> groups);
-    /// See Publications.
-    Result<PinPageGrant> pin_page(SessionId session, const fabricshm::proto::PinPageRef& request);
-    Result<fabricshm::proto::PinPages> pin_pages(SessionId session,
-                                                 const fabricshm::proto::PinPages& request);
-    Result<void> adopt_pin_page(SessionId session, const fabricshm::proto::PinPageRef& request,
-                                fabricshm::Fd file);
-    /// Whether pages of a session that is over wait for the end of its process, and all such
-    /// sessions with their processes.
-    bool may_be_reading(SessionId session) const { return publications_.has_orphans(session); }
-    std::vector<std::pair<SessionId, std::int32_t>> may_be_reading() const {
-        return publications_.orphans();
-    }
-    /// That end has come.
-    void process_ended(SessionId session);
-
     // ---- Regions and tensors -----------------------------------------------------------------
 
     Result<fabricshm::proto::Region> create_region(SessionId session,
@@ -206,6 +191,8 @@ class Registry {
     Result<fabricshm::proto::Tensor> create_tensor(SessionId session,
                                                    const fabricshm::proto::Tensor& request);
     Result<void> open_tensor(Ticket ticket, const fabricshm::proto::Tensor& request, TimePoint now);
+
+    CachedGrants& cached_grants() noexcept { return cached_grants_; }
 
     // ---- Lost memory --------------------------------------------------------------------------
 
@@ -250,11 +237,7 @@ class Registry {
     /// What a session of that device and user may hold, for it to know. Its serial is 0.
     fabricshm::QuotaImage quotas_of(const std::string& device, std::uint32_t uid,
                                     TimePoint now) const;
-    /// Rises whenever a limit or a target has changed.
-    std::uint64_t quota_changes() const noexcept { return quotas_.changes(); }
-    bool quotas_shrink() const noexcept {  // whether one does
-        return quotas_.next_deadline() != TimePoint::max();
-    }
+    const Quotas& quotas() const noexcept { return quotas_; }  // whether one changes
 
     // ---- Groups ------------------------------------------------------------------------------
 
@@ -316,6 +299,7 @@ class Registry {
     void free_in_turn(Effects& out);
 
     Books books_;
+    CachedGrants cached_grants_{books_};
     JournalGuard journal_;
     // The rules, each on top of those before it: none knows one that comes later.
     Growth growth_;
@@ -333,6 +317,10 @@ class Registry {
     int slice_left_;  // of Limits::freed_at_once, in this turn
     std::vector<Answer> answers_;
     std::vector<Answer> unwritten_;  // see answer_when_written()
+
+  public:
+    /// What concerns published arenas.
+    PinRequests pins;
 };
 
 }  // namespace fabricd

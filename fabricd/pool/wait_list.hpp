@@ -36,7 +36,7 @@ struct Wait {
     int rank = -1;                   // kJoin: the wanted one, kShrink: the one in the old group
     int world = 0;                   // kJoin
     fabricshm::Bytes bytes = 0;      // kArena: the size asked for, should it have to be made again
-    TimePoint since = TimePoint::max();  // kJoin: when it was asked
+    TimePoint since = TimePoint::max();  // kJoin, kShrink: since when
     std::uint32_t flags = 0;             // kArena: as they were asked
     std::string readers = {};            // likewise
 };

@@ -66,6 +66,45 @@ LateRank late_rank(const Books& books, const Group& group, int rank) {
     return {rank, raw(member.session), session->second.peer.pid};
 }
 
+// Groups that their survivors shrink: late are the live ranks that have not asked.
+void add_shrinking(const Books& books, TimePoint now, std::vector<WaitingView>& rows) {
+    struct Asked {
+        Ranks ranks;
+        TimePoint since = TimePoint::max();
+    };
+    std::map<WaitKey, Asked> shrinking;
+    books.waits.for_each([&](const Wait& wait) {
+        if (wait.key.kind != WaitKind::kShrink) return;
+        Asked& asked = shrinking[wait.key];
+        asked.ranks.set(static_cast<std::size_t>(wait.rank));
+        asked.since = std::min(asked.since, wait.since);
+    });
+    for (const auto& [key, asked] : shrinking) {
+        const Arena& arena = books.arena(key.arena);
+        const auto group = arena.groups.find(key.group);
+        if (now - asked.since < kShownFrom || group == arena.groups.end()) continue;
+        WaitingView row;
+        row.arena_id = raw(key.arena);
+        row.arena = arena.name;
+        row.group_id = raw(key.group);
+        row.group = group->second.name;
+        row.world = group->second.world();
+        row.operation = "shrink";
+        row.waited_ms =
+            std::chrono::duration_cast<std::chrono::milliseconds>(now - asked.since).count();
+        row.waiting = list(asked.ranks);
+        for (int rank = 0; rank < row.world; ++rank) {
+            const auto place = static_cast<std::size_t>(rank);
+            const bool is_live = group->second.members[place].state == MemberState::kLive;
+            if (is_live && !asked.ranks.test(place)) {
+                row.late.push_back(late_rank(books, group->second, rank));
+            }
+        }
+        row.late_count = static_cast<std::int32_t>(row.late.size());
+        rows.push_back(std::move(row));
+    }
+}
+
 // Groups that are forming are waits and nothing else.
 void add_forming(const Books& books, TimePoint now, std::vector<WaitingView>& rows) {
     struct Joins {
@@ -134,6 +173,7 @@ std::vector<WaitingView> waiting(const Books& books, const std::vector<SessionWa
         rows.push_back(std::move(view));
     }
     add_forming(books, now, rows);
+    add_shrinking(books, now, rows);
     std::ranges::stable_sort(rows, std::greater{}, &WaitingView::waited_ms);
     return rows;
 }

@@ -1,6 +1,10 @@
 #include "fabricd/pool/waits.hpp"
 
+#include <set>
+#include <string>
+
 #include "fabricd/pool/refusals.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -31,14 +35,40 @@ void close_waits(Books& books, SessionId session, ArenaId arena, Effects& out) {
 
 namespace {
 
+// Of a group that its ranks shrink: the live ones that have not asked.
+std::string missing_ranks(const Books& books, const WaitKey& key) {
+    const Arena* arena = books.find_arena(key.arena);
+    if (arena == nullptr) return "";
+    const auto found = arena->groups.find(key.group);
+    if (found == arena->groups.end()) return "";
+    const Group& group = found->second;
+    std::set<int> asked;
+    for (const WaitId id : books.waits.with_key(key)) asked.insert(books.waits.get(id).rank);
+    std::string ranks;
+    for (int rank = 0; rank < group.world(); ++rank) {
+        const Member& member = group.members[static_cast<std::size_t>(rank)];
+        if (member.state != MemberState::kLive || asked.count(rank) != 0) continue;
+        const Session* session = books.find_session(member.session);
+        ranks += (ranks.empty() ? "rank " : ", ") + std::to_string(rank);
+        if (session != nullptr) ranks += " (pid " + std::to_string(session->peer.pid) + ")";
+    }
+    return ranks;
+}
+
 void expire_wait(Books& books, WaitId id, Effects& out) {
     const Wait& wait = books.waits.get(id);
     const Error late{Errc::kTimeout, 0, "wait"};
     if (wait.key.kind != WaitKind::kShrink) return fail_wait(books, id, late, out);
     // One survivor's grace ends the attempt for all: a group of the others would be a surprise
     // to the one that gave up, which is alive and may still use the old buffers.
-    for (const WaitId other : books.waits.with_key(WaitKey(wait.key))) {
-        fail_wait(books, other, late, out);
+    const WaitKey key = wait.key;
+    const std::string missing = missing_ranks(books, key);
+    for (const WaitId other : books.waits.with_key(key)) {
+        fail_wait(books, other,
+                  missing.empty() ? late
+                                  : fabricshm::explain(late, "%s did not ask to shrink the group",
+                                                       missing.c_str()),
+                  out);
     }
 }
 

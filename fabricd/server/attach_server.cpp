@@ -12,6 +12,7 @@
 #include "fabricd/server/cluster_desk.hpp"
 #include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/presented_file.hpp"
+#include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/requests.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -142,14 +143,14 @@ void AttachServer::watch_restored() {
             end_session(id, "its process ended while there was no daemon");
         }
     }
-    for (const auto& [session, pid] : registry_.may_be_reading()) {
+    for (const auto& [session, pid] : registry_.pins.in_use()) {
         auto pidfd = fabricshm::open_pidfd(pid);
         if (pidfd.ok()) {
             const auto watched = watch_process(session, std::move(pidfd).value());
             if (!watched.ok())
                 fabricshm::log(LogLevel::kWarning, "%s", describe(watched.error()).c_str());
         } else if (pidfd.error().code == Errc::kNotFound) {
-            registry_.process_ended(session);
+            registry_.pins.process_ended(session);
         }
     }
 }
@@ -324,11 +325,15 @@ bool AttachServer::handle(ConnectionId id, const proto::Message& request, std::s
                                          "published arenas are for processes of the host whose "
                                          "fabricd owns the pool; this one is its guest"));
     }
-    if (is_about_pins(type)) return serve_pins(id, request, descriptors);
+    if (is_about_pins(type)) {
+        Packet reply = pin_reply(registry_, connection.session, request, descriptors);
+        if (reply.message.header.status == 0) return send(id, std::move(reply));
+        return refuse(id, request.header, proto::error_of(reply.message, "answer"));
+    }
     const bool subscribes =
         type == proto::Type::kArenaOpen && (request.arena_open.flags & proto::kArenaSubscribe) != 0;
     if (subscribes) {
-        registry_.learn_groups(connection.session, groups_of_peer(connection.socket.get()));
+        registry_.pins.learn_groups(connection.session, groups_of_peer(connection.socket.get()));
     }
     if (is_for_cluster(type)) return send(id, {cluster_reply(request, limits_.cluster), {}, {}});
     return serve_request(id, request, descriptors);
@@ -356,17 +361,6 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
                           proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, {*reply, {}, {}});
-    deliver();
-    return sent && connections_.count(id) != 0;
-}
-
-bool AttachServer::serve_pins(ConnectionId id, const proto::Message& request,
-                              const std::vector<Fd>& descriptors) {
-    Packet reply = pin_reply(registry_, connections_.at(id).session, request, descriptors);
-    if (reply.message.header.status != 0) {
-        return refuse(id, request.header, proto::error_of(reply.message, "answer"));
-    }
-    const bool sent = send(id, std::move(reply));
     deliver();
     return sent && connections_.count(id) != 0;
 }
@@ -481,7 +475,7 @@ Result<void> AttachServer::watch_process(SessionId session, Fd pidfd) {
     FABRIC_TRY(const EventLoop::WatchId watch,
                loop_.add(pidfd.get(), EPOLLIN, [this, session](std::uint32_t) {
                    end_session(session, "its process ended");
-                   registry_.process_ended(session);
+                   registry_.pins.process_ended(session);
                    deliver();
                }));
     processes_[session] = Process{std::move(pidfd), watch, 0};
@@ -531,6 +525,11 @@ bool AttachServer::send(ConnectionId id, Packet packet) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) return false;
     Connection& connection = found->second;
+    const auto send_later = [this, id](const proto::Message& reply) { send(id, {reply, {}, {}}); };
+    if (limits_.guests != nullptr &&
+        limits_.guests->holds(connection.session, packet.message, send_later)) {
+        return true;
+    }
     const bool kept_up = connection.outbox.empty();
     const auto sent = connection.outbox.push(
         connection.socket, std::move(packet),
@@ -600,7 +599,7 @@ void AttachServer::expire(TimePoint now) {
     for (const SessionId session : registry_.expire(now)) {
         log_end(endings_, session, "it did not come back in time");
         // What it has pinned stays so until its process ends.
-        if (!registry_.may_be_reading(session)) forget_process(session);
+        if (!registry_.pins.may_be_used(session)) forget_process(session);
         pages_.end(raw(session));
     }
     tell_quotas(now);

@@ -28,6 +28,7 @@
 namespace fabricd {
 
 struct ClusterView;
+class RemoteHosts;
 
 /// Beyond what the registry limits.
 struct AttachLimits {
@@ -41,6 +42,8 @@ struct AttachLimits {
     std::array<std::uint8_t, 16> pool{};
     std::string visibility;  // the pool's profile, where several hosts share it
     ClusterDesk cluster;     // for sessions that ask
+    // Which answers to sessions of other hosts have to wait. Outlives the server; nullptr: none.
+    RemoteHosts* guests = nullptr;
 };
 
 /// Turns what happens on sockets and to processes into calls of the registry, and its answers into
@@ -115,8 +118,6 @@ class AttachServer {
                 std::vector<fabricshm::Fd>& descriptors);
     bool serve_request(ConnectionId id, const fabricshm::proto::Message& request,
                        std::vector<fabricshm::Fd>& descriptors);
-    bool serve_pins(ConnectionId id, const fabricshm::proto::Message& request,
-                    const std::vector<fabricshm::Fd>& descriptors);
     bool hello(ConnectionId id, const fabricshm::proto::Message& request);
     bool open_page(ConnectionId id, const fabricshm::proto::Message& request);
     Result<SessionId> greet(Connection& connection, const fabricshm::proto::Message& request,
@@ -156,7 +157,7 @@ class AttachServer {
     Strangers strangers_;
     ConnectionPlaces places_;
     ConnectionId last_ = 0;
-    std::uint64_t quotas_told_ = 0;  // Registry::quota_changes() then
+    std::uint64_t quotas_told_ = 0;  // Quotas::changes() then
     TimePoint quotas_due_;           // when to send again what is used, while one shrinks
 };
 

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <future>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "fabricd/pool/arena_memory.hpp"
@@ -19,6 +18,7 @@
 #include "fabricd/server/journal_compactor.hpp"
 #include "fabricd/server/journal_schedule.hpp"
 #include "fabricd/server/lock_file.hpp"
+#include "fabricd/server/pin_desk.hpp"
 #include "fabricd/server/pool_worker.hpp"
 #include "fabricd/server/remote_hosts.hpp"
 #include "fabricd/server/shard_mover.hpp"
@@ -70,14 +70,6 @@ constexpr int kFewestConnections = 8;
 // Of a snapshot in one turn: less than a millisecond's work.
 constexpr int kLookedAtInOneTurn = 1024;
 
-// Whether a reader can be kept from writing: a device has one set of rights for all of it.
-std::string why_nothing_is_published(const PoolBackend& backend, const DaemonOptions& options) {
-    const bool is_dax = std::string_view(backend.kind()) == "dax";
-    if (!is_dax || options.dax_trust_users) return "";
-    return "a DAX pool publishes no arenas, since their readers could write there "
-           "(pool.dax_trust_users)";
-}
-
 }  // namespace
 
 struct Daemon::Impl {
@@ -95,8 +87,8 @@ struct Daemon::Impl {
     SessionPages pages;
     fabricshm::Closer closer;
     fabricshm::Fd links;  // the page of the pool's links; empty where no machine is emulated
+    std::unique_ptr<RemoteHosts> remote;
     std::unique_ptr<AttachServer> server;
-    std::unique_ptr<RemoteHosts> remote;  // of the server
     std::unique_ptr<DeviceWatch> devices;
     std::unique_ptr<Sampler> sampler;
     TimePoint started = Clock::now();
@@ -170,11 +162,13 @@ Daemon::Impl::~Impl() {
 
 // Twice at most in a daemon's life: a second one replaces one that took half of a bad journal.
 void Daemon::Impl::make_registry() {
+    const bool has_other_caches = options.visibility != nullptr && !options.visibility->coherent();
     registry = std::make_unique<Registry>(
-        limits_of(options), Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
-                                            options.links ? &*options.links : nullptr, mover.get(),
-                                            backend->commits_whole(), backend->is_local(),
-                                            why_nothing_is_published(*backend, options)});
+        limits_of(options),
+        Registry::Parts{&unwritten, memory.get(), worker.get(), options.devices,
+                        options.links ? &*options.links : nullptr, mover.get(),
+                        backend->commits_whole(), backend->is_local(), has_other_caches,
+                        why_nothing_is_published(backend->kind(), options.dax_trust_users)});
 }
 
 Result<void> Daemon::Impl::open_state() {
@@ -385,12 +379,13 @@ Result<void> Daemon::Impl::open_socket() {
         const auto& settle = options.cluster.settle;
         return settle ? settle(survivors) : Verdict::kNoStore;
     };
-    server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
-                                            std::move(admission), limits);
     remote = std::make_unique<RemoteHosts>(
         *registry, [this](SessionId session, const char* why, SessionEnd how) {
             server->end_session(session, why, how);
         });
+    limits.guests = remote.get();
+    server = std::make_unique<AttachServer>(*loop, *registry, pages, closer, std::move(listener),
+                                            std::move(admission), limits);
     if (options.links) FABRIC_TRY_VOID(share_links(*options.links));
     return {};
 }
@@ -629,6 +624,12 @@ void Daemon::share_cluster(ClusterDesk cluster) {
     impl_->options.cluster = std::move(cluster);
 }
 
+void Daemon::write_out_by(std::function<Result<void>(const OpenRange& range)> flush) {
+    impl_->remote->write_out_by(std::move(flush), [this](std::function<void()> task) {
+        return impl_->loop->post(std::move(task));
+    });
+}
+
 SessionPages& Daemon::pages() noexcept {
     return impl_->pages;
 }
@@ -657,19 +658,10 @@ void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
     });
 }
 
-void Daemon::end_guest(const Peer& host, std::uint64_t session) {
-    impl_->answer("guest_end", [&] {
+void Daemon::on_guests(const char* request, const std::function<void(RemoteHosts&)>& what) {
+    impl_->answer(request, [&] {
         if (!impl_->server) return false;
-        impl_->remote->ended(host, SessionId{session});
-        impl_->server->deliver();
-        return true;
-    });
-}
-
-void Daemon::guest_died(const Peer& host, std::uint64_t session) {
-    impl_->answer("guest_death", [&] {
-        if (!impl_->server) return false;
-        impl_->remote->died(host, SessionId{session});
+        what(*impl_->remote);
         impl_->server->deliver();
         return true;
     });

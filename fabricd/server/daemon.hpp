@@ -30,7 +30,9 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 using fabricshm::Result;
 
+class RemoteHosts;
 struct ClusterView;
+struct OpenRange;
 struct Peer;
 struct RemoteSession;
 struct ShardId;
@@ -102,6 +104,10 @@ class Daemon {
     /// not block. Before run().
     void share_cluster(ClusterDesk cluster);
 
+    /// Of a pool that other hosts use, with caches that are not coherent with this host's: `flush`
+    /// writes a range of the pool out of this host's. Called on a thread of its own. Before run().
+    void write_out_by(std::function<Result<void>(const OpenRange& range)> flush);
+
     /// Makes run() return. Async-signal-safe and thread-safe; before run() it is remembered.
     void stop() noexcept;
 
@@ -138,8 +144,8 @@ class Daemon {
     // Of hosts that share the pool, for their daemons' sake; see RemoteHosts. Any thread but the
     // control thread.
     void take_guest(fabricshm::UnixSocket socket, const Peer& peer);
-    void end_guest(const Peer& host, std::uint64_t session);
-    void guest_died(const Peer& host, std::uint64_t session);
+    /// `what` on the control thread, and what follows from it. `request`: for the statistics.
+    void on_guests(const char* request, const std::function<void(RemoteHosts&)>& what);
     Result<std::vector<RemoteSession>> greet_guest(const Peer& host);
     int fence_guest(const std::string& host);
     /// Of the pool, without a turn of the control thread. Any thread.

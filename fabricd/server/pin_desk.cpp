@@ -23,10 +23,17 @@ Result<void> adopt(Registry& registry, SessionId session, const proto::PinPageRe
     if (!harmless) return Error{Errc::kInvalid, 0, "adopt pin page: no memory file"};
     Fd file(::fcntl(descriptors[0].get(), F_DUPFD_CLOEXEC, 0));
     if (!file) return fabricshm::error_from_errno(errno, "adopt pin page");
-    return registry.adopt_pin_page(session, request, std::move(file));
+    return registry.pins.adopt(session, request, std::move(file));
 }
 
 }  // namespace
+
+// Whether a reader can be kept from writing: a device has one set of rights for all of it.
+std::string why_nothing_is_published(std::string_view kind, bool dax_trust_users) {
+    if (kind != "dax" || dax_trust_users) return "";
+    return "a DAX pool publishes no arenas, since their readers could write there "
+           "(pool.dax_trust_users)";
+}
 
 bool is_about_pins(Type type) noexcept {
     return type == Type::kPinPage || type == Type::kPinPages || type == Type::kPinAdopt;
@@ -44,12 +51,12 @@ Packet pin_reply(Registry& registry, SessionId session, const proto::Message& re
     Packet packet{proto::make_reply(request), {}, {}};
     Result<void> done;
     if (proto::type_of(request.header) == Type::kPinPage) {
-        auto page = registry.pin_page(session, request.pin_page);
+        auto page = registry.pins.page(session, request.pin_page);
         done = page.ok() ? Result<void>() : page.error();
         if (page.ok()) packet.message.pin_page = page->page;
         if (page.ok()) packet.page = std::move(page->descriptor);
     } else if (proto::type_of(request.header) == Type::kPinPages) {
-        const auto pages = registry.pin_pages(session, request.pin_pages);
+        const auto pages = registry.pins.list(session, request.pin_pages);
         done = pages.ok() ? Result<void>() : pages.error();
         if (pages.ok()) packet.message.pin_pages = *pages;
     } else {

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "fabricd/pool/registry.hpp"
@@ -10,6 +12,9 @@
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd {
+
+/// Why a daemon with this kind of pool publishes no arenas; "": it does.
+std::string why_nothing_is_published(std::string_view kind, bool dax_trust_users);
 
 /// Whether pin_reply() serves it.
 bool is_about_pins(fabricshm::proto::Type type) noexcept;

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "libfabricshm/base/reason.hpp"
@@ -33,15 +32,19 @@ bool is_harmless(const fabricshm::Fd& presented, int own) noexcept {
 fabricshm::Result<void> compare_with(const fabricshm::DaxDevices& devices,
                                      std::span<const fabricshm::Fd> presented) {
     const std::vector<int> own = devices.client_numbers();
-    // Each is looked at from afar before anything is asked of it.
-    const bool is_ours = presented.size() == own.size() && !own.empty() &&
-                         std::equal(presented.begin(), presented.end(), own.begin(), is_harmless) &&
-                         devices.are_same(presented[0], presented.subspan(1));
-    if (is_ours) return {};
-    return fabricshm::explain({fabricshm::Errc::kCorrupt, 0, "adopt arena"},
-                              "the %zu devices that the session has mapped are not the %zu of this "
-                              "host's pool, in their order",
-                              presented.size(), own.size());
+    const fabricshm::Error wrong{fabricshm::Errc::kCorrupt, 0, "adopt arena"};
+    if (presented.size() != own.size()) {
+        return fabricshm::explain(wrong,
+                                  "the session has mapped %zu devices, and the pool has %zu: %s",
+                                  presented.size(), own.size(), devices.names().c_str());
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+        // Looked at from afar before anything is asked of it.
+        if (is_harmless(presented[i], own[i]) && devices.is_same(i, presented[i])) continue;
+        return fabricshm::explain(wrong, "device %zu of %zu that the session has mapped is not %s",
+                                  i + 1, own.size(), devices.path(i).c_str());
+    }
+    return {};
 }
 
 }  // namespace fabricd

@@ -66,6 +66,14 @@ Reply close(Registry& registry, Ticket ticket, const Message& request) {
     return reply_with(request, done.ok() ? Result<void>{} : done.error());
 }
 
+// A tensor is a region; its name goes with it. Asked again after a restart, the request may find
+// another tensor under the number.
+Reply free_tensor(Registry& registry, SessionId session, const Message& request) {
+    const proto::Region& region = request.tensor.region;
+    return reply_with(request, registry.free_region(session, ArenaId{region.arena_id},
+                                                    RegionId{region.region_id}, region.generation));
+}
+
 // The hole that a request needs in which arena; 0 bytes: none.
 struct Hole {
     ArenaId arena = ArenaId::kNone;
@@ -142,7 +150,6 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
                 fabricshm::PresentedFiles files, TimePoint now) {
     const SessionId session = ticket.session;
     const proto::Region& region = request.region;
-    const proto::Region& tensor_region = request.tensor.region;
     switch (proto::type_of(request.header)) {
         case Type::kArenaOpen:
             return refusal_of(request, registry.open_arena(ticket, request.arena_open));
@@ -161,13 +168,8 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
             return reply_with(request, registry.create_tensor(session, request.tensor));
         case Type::kTensorOpen:
             return refusal_of(request, registry.open_tensor(ticket, request.tensor, now));
-        // A tensor is a region; its name goes with it. Asked again after a restart, the request may
-        // find another tensor under the number.
         case Type::kTensorFree:
-            return reply_with(
-                request,
-                registry.free_region(session, ArenaId{tensor_region.arena_id},
-                                     RegionId{tensor_region.region_id}, tensor_region.generation));
+            return free_tensor(registry, session, request);
         case Type::kGroupJoin:
             return refusal_of(request, registry.join_group(ticket, request.group, now));
         case Type::kGroupLeave:

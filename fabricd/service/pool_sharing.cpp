@@ -1,8 +1,10 @@
 #include "fabricd/service/pool_sharing.hpp"
 
 #include <atomic>
+#include <memory>
 #include <span>
 
+#include "fabricd/server/remote_hosts.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -15,25 +17,31 @@ using fabricshm::Result;
 
 namespace {
 
+using Devices = std::shared_ptr<const fabricshm::DaxDevices>;
+
 PeerFiles files_of(const Config& config) {
     return {config.cluster.tls_ca, config.cluster.tls_cert, config.cluster.tls_key};
 }
 
 // Random numbers, each to another place than the last: guests may be asked at the same time.
-std::function<Result<PeerMark>()> marks_on(fabricshm::DaxDevices devices) {
-    struct Marks {
-        fabricshm::DaxDevices devices;
-        std::atomic<std::uint32_t> next{0};
-    };
-    const auto marks = std::make_shared<Marks>();
-    marks->devices = std::move(devices);
-    return [marks]() -> Result<PeerMark> {
+std::function<Result<PeerMark>()> marks_on(const Devices& devices) {
+    const auto next = std::make_shared<std::atomic<std::uint32_t>>(0);
+    return [devices, next]() -> Result<PeerMark> {
         PeerMark made;
-        made.mark = marks->next++ % fabricshm::DaxDevice::kMarks;
+        made.mark = (*next)++ % fabricshm::DaxDevice::kMarks;
         FABRIC_TRY_VOID(fabricshm::fill_random(std::as_writable_bytes(std::span(&made.value, 1))));
-        FABRIC_TRY_VOID(marks->devices.write_mark(made.mark, made.value));
+        FABRIC_TRY_VOID(devices->write_mark(made.mark, made.value));
         return made;
     };
+}
+
+// What this host's processes stored leaves its caches before another host's get the memory.
+Result<void> write_out_on(const Devices& devices, Daemon& daemon) {
+    FABRIC_TRY(const fabricshm::DaxCatalogue catalogue, devices->first().load());
+    daemon.write_out_by([devices, stripes = catalogue.stripes()](const OpenRange& range) {
+        return devices->flush(stripes, range.offset, range.bytes);
+    });
+    return {};
 }
 
 }  // namespace
@@ -80,18 +88,30 @@ Result<std::unique_ptr<PeerServer>> start_peer_server(const Config& config, Daem
     options.files = files_of(config);
     options.pool = pool;
     options.host = host_name_of(config.cluster);
-    FABRIC_TRY(auto devices, fabricshm::DaxDevices::open_as_guest(config.pool.devices(), {}));
+    FABRIC_TRY(auto opened, fabricshm::DaxDevices::open_as_guest(config.pool.devices(), {}));
+    const auto devices = std::make_shared<const fabricshm::DaxDevices>(std::move(opened));
+    if (config.pool.visibility != "coherent-hosts") {
+        FABRIC_TRY_VOID(write_out_on(devices, daemon));
+    }
     PeerHooks hooks;
-    hooks.write_mark = marks_on(std::move(devices));
+    hooks.write_mark = marks_on(devices);
     hooks.used = [&daemon] { return daemon.used_bytes(); };
     hooks.take = [&daemon](fabricshm::UnixSocket socket, const Peer& peer) {
         daemon.take_guest(std::move(socket), peer);
     };
     hooks.ended = [&daemon](const Peer& host, std::uint64_t session) {
-        daemon.end_guest(host, session);
+        daemon.on_guests("guest_end",
+                         [&](RemoteHosts& guests) { guests.ended(host, SessionId{session}); });
     };
     hooks.died = [&daemon](const Peer& host, std::uint64_t session) {
-        daemon.guest_died(host, session);
+        daemon.on_guests("guest_death",
+                         [&](RemoteHosts& guests) { guests.died(host, SessionId{session}); });
+    };
+    hooks.presented_others = [&daemon](const Peer& host, std::uint64_t session,
+                                       std::uint64_t arena) {
+        daemon.on_guests("guest_files", [&](RemoteHosts& guests) {
+            guests.presented_others(host, SessionId{session}, ArenaId{arena});
+        });
     };
     hooks.greet = [&daemon](const Peer& host) { return daemon.greet_guest(host); };
     return PeerServer::start(std::move(options), std::move(hooks));

@@ -34,11 +34,12 @@ bool has_avx512() noexcept {
 
 // The order is the choice: the last one that is available wins.
 constexpr KernelSet kSets[] = {
-    {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar, &kOptimiseScalar},
+    {"scalar", always, &kReduceScalar, copy_scalar, copy_scalar, &kOptimiseScalar, &kResizeScalar},
 #ifdef FABRIC_HAS_VECTOR_SETS
-    {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2, &kOptimiseAvx2},
+    {"avx2", has_avx2, &kReduceAvx2, copy_streaming_avx2, copy_cached_avx2, &kOptimiseAvx2,
+     &kResizeAvx2},
     {"avx512", has_avx512, &kReduceAvx512, copy_streaming_avx512, copy_cached_avx512,
-     &kOptimiseAvx512},
+     &kOptimiseAvx512, &kResizeAvx2},
 #endif
 };
 constexpr int kSetCount = sizeof kSets / sizeof kSets[0];
@@ -108,6 +109,15 @@ void optimise(const OptimiseJob& job) noexcept {
 
 Merged merge(const MergeJob& job) noexcept {
     return merge_with(active_set(), job);
+}
+
+void resize_rows(const ResizeJob& job, const ResizeAxis& axis) noexcept {
+    active_set().resize->rows(job, axis);
+}
+
+void resize_columns(const ResizeJob& job, const ResizeAxis& axis, std::int32_t skipped,
+                    std::int32_t* sums) noexcept {
+    active_set().resize->columns(job, axis, skipped, sums);
 }
 
 const char* isa_name() noexcept {

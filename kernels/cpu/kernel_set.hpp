@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/optimise_table.hpp"
 #include "kernels/reduce.hpp"
+#include "kernels/resize.hpp"
 
 namespace kernels {
 
@@ -34,6 +35,13 @@ constexpr bool is_complete(const ReduceTable& table) noexcept {
     return true;
 }
 
+/// Both directions of a resize; their job has rows and outputs.
+struct ResizeTable {
+    void (*rows)(const ResizeJob& job, const ResizeAxis& axis) noexcept;
+    void (*columns)(const ResizeJob& job, const ResizeAxis& axis, std::int32_t skipped,
+                    std::int32_t* sums) noexcept;
+};
+
 struct KernelSet {
     /// As FABRIC_ISA and the benchmarks call it.
     const char* name;
@@ -42,6 +50,7 @@ struct KernelSet {
     CopyFunction copy_streaming;   // ends with a store fence
     CopyFunction copy_cached;
     const OptimiseTable* optimise;
+    const ResizeTable* resize = nullptr;
 };
 
 /// The sets this build knows, the plainest first; not all of them need be available.
@@ -60,6 +69,9 @@ Merged merge_with(const KernelSet& set, const MergeJob& job) noexcept;
 extern const ReduceTable kReduceScalar;
 extern const ReduceTable kReduceAvx2;
 extern const ReduceTable kReduceAvx512;
+
+extern const ResizeTable kResizeScalar;
+extern const ResizeTable kResizeAvx2;
 
 void copy_scalar(void* const* destinations, int destination_count, const void* source,
                  std::size_t bytes) noexcept;

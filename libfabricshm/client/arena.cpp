@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
@@ -84,15 +85,23 @@ class HeapRegions final : public RegionSource {
 // The ranks of arenas that are opened one after the other are counted in places so far apart.
 constexpr std::uint32_t kSlotsApart = 5;
 
+proto::Message close_request(std::uint64_t arena_id) {
+    proto::Message request = proto::make_request(proto::Type::kArenaClose, 0);
+    request.arena.arena_id = arena_id;
+    return request;
+}
+
 // The policy of an arena with a link page. The page is mapped once more: another policy may have
 // put memory of its own where the arena is mapped, and the links are shared by all.
 // Links work on top of whatever else the arena's memory needs, which is `inner`. `pool`: the page
 // on which all arenas charge their accesses as well, or nullptr.
 Result<std::shared_ptr<VisibilityPolicy>> policy_of_links(const Fd& file, const Fd* pool,
                                                           const proto::ArenaOpen& opened,
-                                                          std::shared_ptr<VisibilityPolicy> inner) {
+                                                          std::shared_ptr<VisibilityPolicy> inner,
+                                                          bool is_inherited) {
     MapOptions options;
     options.align = opened.align;
+    options.is_inherited = is_inherited;
     FABRIC_TRY(Mapping page, Mapping::map(file, opened.file_offset,
                                           round_up(kLinkPageBytes, opened.align), options));
     Mapping shared;
@@ -123,7 +132,20 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     FABRIC_TRY(const proto::Message reply, session->call(request, "open arena", deadline, retry));
 
     FAULT_POINT("arena.granted");
-    const proto::ArenaOpen& opened = reply.arena_open;
+    auto arena = map(session, reply.arena_open, name);
+    if (arena.ok()) return arena;
+    // Another handle may use it; else the next open of its name comes after this.
+    const std::uint64_t id = reply.arena_open.arena_id;
+    if (session->forget_arena(id, true)) session->post(close_request(id));
+    if (arena.error().code != Errc::kNoMemory) return arena;
+    return explain(arena.error(),
+                   "this process has no room for another mapping of %s (RLIMIT_AS, "
+                   "vm.max_map_count)",
+                   format_bytes(reply.arena_open.bytes).c_str());
+}
+
+Result<std::shared_ptr<Arena>> Arena::map(const std::shared_ptr<Session>& session,
+                                          const proto::ArenaOpen& opened, const std::string& name) {
     const Session::KnownArena known = session->known_arena(opened.arena_id);
     // The session was lost between the answer and here, and the arena with it.
     if (known.descriptor == nullptr) return Error{Errc::kDaemon, 0, "open arena"};
@@ -131,8 +153,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     // Both, so that huge pages of the file can be huge pages of the mapping.
     options.align = std::max<Bytes>(opened.align, opened.huge_page_bytes);
     options.huge_page_bytes = opened.huge_page_bytes;
-    // Should this fail, the arena stays open in the daemon until the session ends: another handle
-    // of this session may be using it.
+    options.is_inherited = !is_on_device(session->identity());
     const Stripes stripes = proto::stripes_of(opened);
     const std::uint64_t offset = proto::offset_of(opened);
     const auto others =
@@ -151,7 +172,7 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
     }
     if (opened.link_bytes != 0) {
         FABRIC_TRY(policy, policy_of_links(*known.descriptor, known.links.get(), opened,
-                                           std::move(policy)));
+                                           std::move(policy), options.is_inherited));
     }
     // A policy may show something else than the file at these addresses: nothing is put back then.
     const PoisonWatch::Source source{policy == nullptr ? known.descriptor : nullptr,
@@ -159,9 +180,11 @@ Result<std::shared_ptr<Arena>> Arena::open(std::shared_ptr<Session> session,
                                      opened.align,
                                      true,
                                      known.others,
-                                     stripes};
+                                     stripes,
+                                     options.is_inherited};
     std::shared_ptr<Arena> arena(new Arena(session, known, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
+    if (!options.is_inherited) arena->hole_.emplace(arena->base(), arena->bytes());
     // Before the arena can be used: news of a loss that came earlier would have no receiver.
     session->watch_losses(opened.arena_id, arena->watch_);
     return arena;
@@ -184,9 +207,7 @@ void Arena::close() noexcept {
     // A session that is not the one which opened it: the daemon has given that one's arenas back
     // already, and the id may be another arena's.
     if (session_->is_foreign() || session_->identity().id != session_id_) return;
-    proto::Message request = proto::make_request(proto::Type::kArenaClose, 0);
-    request.arena.arena_id = id_;
-    session_->post(request);
+    session_->post(close_request(id_));
     session_->forget_arena(id_);
 }
 

@@ -13,6 +13,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/client/arena_heap.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/os/poison.hpp"
@@ -94,6 +95,9 @@ class Arena {
     Arena(std::shared_ptr<Session> session, const Session::KnownArena& known, std::uint64_t id,
           std::string name, Mapping mapping, std::shared_ptr<VisibilityPolicy> policy,
           PoisonWatch::Source source);
+    static Result<std::shared_ptr<Arena>> map(const std::shared_ptr<Session>& session,
+                                              const proto::ArenaOpen& opened,
+                                              const std::string& name);
     Result<proto::Region> region_call(proto::Message request, const char* step, TimePoint deadline,
                                       Retry retry);
 
@@ -103,6 +107,7 @@ class Arena {
     const std::uint64_t id_;
     const std::string name_;
     const Mapping mapping_;
+    std::optional<fork_guard::Hole> hole_;            // of mapping_, where children don't get it
     const std::shared_ptr<VisibilityPolicy> policy_;  // nullptr: coherent
     const std::shared_ptr<PoisonWatch> watch_;        // of mapping_; goes before it
     std::unique_ptr<ArenaHeap> heap_;

@@ -29,6 +29,12 @@ struct SessionIdentity {
     std::array<char, 16> visibility{};        // its profile; "": of one host
 };
 
+/// Whether arenas are ranges of a device, which are granted again when their sessions have ended;
+/// else each is memory of its own.
+inline bool is_on_device(const SessionIdentity& identity) noexcept {
+    return identity.pool != std::array<std::uint8_t, 16>{};
+}
+
 /// The descriptors of the arenas that a session has open, by id. A daemon that was restarted may
 /// have nothing but these to find its arenas again.
 using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;

@@ -89,16 +89,33 @@ void DataChannel::drop_idle() {
     returned_.notify_all();
 }
 
-Result<DataChannel::Answer> DataChannel::call(proto::DataType type, const std::string& payload,
-                                              const char* step, TimePoint deadline, int descriptor,
-                                              bool once) {
+proto::DataMessage DataChannel::request_of(proto::DataType type, const std::string& payload) {
     proto::DataMessage request;
     request.type = type;
     request.payload = payload;
-    {
-        const std::lock_guard lock(mutex_);
-        request.request_id = ++last_request_;
-    }
+    const std::lock_guard lock(mutex_);
+    request.request_id = ++last_request_;
+    return request;
+}
+
+Result<DataChannel::Connection> DataChannel::call_apart(proto::DataType type,
+                                                        const std::string& payload,
+                                                        const char* step, TimePoint deadline) {
+    const proto::DataMessage request = request_of(type, payload);
+    FABRIC_TRY(const std::vector<std::byte> packet, proto::encode(request));
+    FABRIC_TRY(Connection connection, connect(deadline));
+    bool is_sound = false;
+    const auto answer = exchange(*connection, packet, request, step, deadline, -1, is_sound);
+    if (answer.ok()) return connection;
+    if (answer.error().code != Errc::kClosed) return answer.error();
+    return explain({Errc::kDaemon, 0, step}, "the data service at %s ended meanwhile",
+                   where().c_str());
+}
+
+Result<DataChannel::Answer> DataChannel::call(proto::DataType type, const std::string& payload,
+                                              const char* step, TimePoint deadline, int descriptor,
+                                              bool once) {
+    const proto::DataMessage request = request_of(type, payload);
     FABRIC_TRY(const std::vector<std::byte> packet, proto::encode(request));
     for (int attempt = 0;; ++attempt) {
         FABRIC_TRY(Connection connection, take(deadline));

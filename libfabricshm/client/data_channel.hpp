@@ -39,6 +39,13 @@ class DataChannel {
     Result<Answer> call(proto::DataType type, const std::string& payload, const char* step,
                         TimePoint deadline, int descriptor = -1, bool once = false);
 
+    using Connection = std::shared_ptr<const UnixSocket>;
+
+    /// The same on a connection of its own, which the service takes for the end of what was asked
+    /// for when it is closed: that is when the caller lets it go. Once.
+    Result<Connection> call_apart(proto::DataType type, const std::string& payload,
+                                  const char* step, TimePoint deadline);
+
     /// Which arena and which tables the service has now.
     Result<proto::DataHelloReply> greet(TimePoint deadline);
 
@@ -50,11 +57,10 @@ class DataChannel {
     std::string where() const;
 
   private:
-    using Connection = std::shared_ptr<const UnixSocket>;
-
     // More threads wait for each other.
     static constexpr std::size_t kMaxConnections = 16;
 
+    proto::DataMessage request_of(proto::DataType type, const std::string& payload);
     Result<Connection> take(TimePoint deadline);
     void put(Connection connection, bool is_sound);
     void drop_idle();

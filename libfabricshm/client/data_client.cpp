@@ -10,7 +10,7 @@ namespace fabricshm {
 
 namespace {
 
-// Between two attempts while the service is away or begins anew.
+// Between two attempts while the service is away or begins again.
 constexpr Duration kFirstPause = std::chrono::milliseconds(2);
 constexpr Duration kLongestPause = std::chrono::milliseconds(50);
 
@@ -31,10 +31,8 @@ DataProcess::DataProcess(const DataOptions& options, std::atomic<std::uint32_t>&
       pages_made_(pages) {}
 
 Result<const DataWay*> DataProcess::renew(const DataWay* known, TimePoint deadline) {
-    std::unique_lock lock(renewing_, std::defer_lock);
-    if (!lock.try_lock_until(deadline)) {
-        return Error{Errc::kTimeout, 0, "wait for the data service"};
-    }
+    const Turnstile::Turn turn = renewing_.enter(deadline);
+    if (!turn) return Error{Errc::kTimeout, 0, "wait for the data service"};
     if (way() != known) return way();  // another thread did it
     for (Duration pause = kFirstPause;;) {
         auto found = find_way(known, deadline);
@@ -50,7 +48,7 @@ Result<const DataWay*> DataProcess::renew(const DataWay* known, TimePoint deadli
 Result<const DataWay*> DataProcess::find_way(const DataWay* known, TimePoint deadline) {
     const std::uint64_t breaks = channel_.breaks();
     FABRIC_TRY(const proto::DataHelloReply hello, channel_.greet(deadline));
-    if (known != nullptr) {
+    if (known != nullptr && known->page->is_held()) {
         const auto tables = known->page->read_tables();
         if (tables.ok() && tables->generation == hello.generation) {
             breaks_seen_.store(breaks, std::memory_order_relaxed);
@@ -61,7 +59,7 @@ Result<const DataWay*> DataProcess::find_way(const DataWay* known, TimePoint dea
     FABRIC_TRY(DataArena arena, subscribe_(hello.arena, deadline));
     FABRIC_TRY(const DataTables tables, read_data_header(arena.base, arena.bytes));
     if (tables.generation != hello.generation) {
-        return explain({Errc::kBusy, 0, "map the data"}, "the data service has just begun anew");
+        return explain({Errc::kBusy, 0, "map the data"}, "the data service has just begun again");
     }
     const std::uint32_t number = 1 + pages_made_.fetch_add(1) % DataPage::kMaxNumber;
     auto page = std::make_unique<DataPage>(std::move(arena), number);
@@ -99,14 +97,29 @@ Result<void> DataProcess::fetch(const DataWay& way, const DataWant& want, TimePo
         // tables are others. So it is when what was asked for is unknown there.
         const bool is_unknown = !answer.ok() && (answer.error().code == Errc::kNotFound ||
                                                  answer.error().code == Errc::kInvalid);
-        const bool may_differ =
-            channel_.breaks() != breaks_seen_.load(std::memory_order_relaxed) || is_unknown;
+        const bool may_differ = channel_.breaks() != breaks_seen_.load(std::memory_order_relaxed) ||
+                                is_unknown || !way.page->is_held();
         if (!may_differ) return answer.ok() ? Result<void>() : Result<void>(answer.error());
         const std::string reason = answer.ok() ? "" : explanation_of(answer.error());
         FABRIC_TRY(const DataWay* const now, renew(&way, deadline));
         if (now != &way || answer.ok()) return {};
         return explain(answer.error(), "%s", reason.c_str());
     }
+}
+
+Result<void> DataProcess::announce(const void* owner, const std::string& plan, const char* step,
+                                   TimePoint deadline) {
+    FABRIC_TRY(DataChannel::Connection connection,
+               channel_.call_apart(proto::DataType::kPlan, plan, step, deadline));
+    // The one of before ends behind this one, so that what both keep is not let go in between.
+    const std::lock_guard lock(mutex_);
+    plans_[owner] = std::move(connection);
+    return {};
+}
+
+void DataProcess::end_plan(const void* owner) noexcept {
+    const std::lock_guard lock(mutex_);
+    plans_.erase(owner);
 }
 
 DataPage* DataProcess::page_of(std::uint64_t handle) noexcept {

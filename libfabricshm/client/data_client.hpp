@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
@@ -16,6 +17,7 @@
 #include "libfabricshm/client/data_channel.hpp"
 #include "libfabricshm/client/data_page.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
+#include "libfabricshm/client/turnstile.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
 
 namespace fabricshm {
@@ -67,10 +69,16 @@ class DataProcess {
     std::size_t held() const noexcept;
     DataCounts counts() const noexcept;
 
+    /// Announces a plan, which stands in for the one that `owner` had announced before.
+    Result<void> announce(const void* owner, const std::string& plan, const char* step,
+                          TimePoint deadline);
+    /// What the owner had announced ends.
+    void end_plan(const void* owner) noexcept;
+
     DataChannel& channel() noexcept { return channel_; }
 
     /// For those that build something once which several threads want.
-    std::timed_mutex& building() noexcept { return building_; }
+    Turnstile& building() noexcept { return building_; }
 
     /// For a moment at a time: of those that end something which several threads use.
     std::mutex& closing() noexcept { return closing_; }
@@ -88,12 +96,13 @@ class DataProcess {
     std::atomic<const DataWay*> way_{nullptr};
     std::atomic<std::uint64_t> breaks_seen_{0};  // of the channel, when the way was last compared
 
-    std::timed_mutex renewing_;  // over round trips
-    std::timed_mutex building_;  // likewise; never taken under the other one
+    Turnstile renewing_;  // over round trips
+    Turnstile building_;  // likewise; never taken under the other one
     std::mutex closing_;
     mutable std::mutex mutex_;  // for moments; of what follows
     std::vector<std::unique_ptr<DataWay>> ways_;
     std::vector<std::unique_ptr<DataPage>> page_list_;
+    std::unordered_map<const void*, DataChannel::Connection> plans_;  // by owner
 };
 
 /// Thread-safe.

@@ -48,8 +48,9 @@ DataFinding DataPage::pin_in(std::size_t slot, const DataTables& tables, const D
 // Between the pin and the use: the line's fields stay as they are now.
 DataFinding DataPage::look_into(const DataLine& line, const DataTables& tables,
                                 const DataWant& want, DataHold& hold) const noexcept {
-    // A service that began again made the header before it made any line ready, and whoever sees
-    // the line, by the acquire in pin(), sees the header. Numbers of files may be used again then.
+    // A service that began again made the header before it made any line ready, and a reader that
+    // sees the line, by the acquire in pin(), sees the header. Numbers of files may be used again
+    // then.
     const auto& header = *reinterpret_cast<const DataHeader*>(arena_.base);
     const bool same_tables =
         header.magic.load(std::memory_order_relaxed) == kDataMagic &&
@@ -69,7 +70,7 @@ std::uint64_t DataPage::enter(std::size_t slot, const void* owner) noexcept {
     const std::uint64_t handle =
         entry.turn << kTurnShift | static_cast<std::uint64_t>(number_) << kSlotBits | slot;
     entry.owner.store(owner, std::memory_order_relaxed);
-    // Release: who finds the handle finds its owner.
+    // Release: a thread that finds the handle finds its owner.
     entry.handle.store(handle, std::memory_order_release);
     return handle;
 }

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -22,7 +23,8 @@ struct DataArena {
     const std::byte* base = nullptr;
     Bytes bytes = 0;
     PinPage* pins = nullptr;
-    std::shared_ptr<void> owner;  // of both
+    std::shared_ptr<void> owner;      // of both
+    std::function<bool()> is_held{};  // false: fabricd has given the page up; empty: never
 };
 
 /// Which line, and what it has to hold.
@@ -90,6 +92,10 @@ class DataPage {
     bool retire() noexcept;
     /// Whether retire() was called. For a thread that has just released something here.
     bool is_retired() const noexcept { return retired_.load(std::memory_order_seq_cst); }
+
+    /// False: fabricd lost the session that has the page. What is pinned stays so, but a page that
+    /// fabricd knows has to take its place. Before retire().
+    bool is_held() const { return !arena_.is_held || arena_.is_held(); }
 
     /// The arena's header as it is now. Before retire().
     Result<DataTables> read_tables() const { return read_data_header(arena_.base, arena_.bytes); }

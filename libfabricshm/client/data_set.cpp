@@ -1,16 +1,12 @@
 #include "libfabricshm/client/data_set.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/sealed_file.hpp"
 
 namespace fabricshm {
 
@@ -18,22 +14,17 @@ namespace {
 
 constexpr Duration kPause = std::chrono::milliseconds(2);
 
-// What is mapped can neither change nor shrink from now on: it is checked once.
-Result<Bytes> sealed_size(const Fd& file) {
-    constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_WRITE;
-    const int seals = ::fcntl(file.get(), F_GET_SEALS);
-    struct stat status {};
-    const bool is_sealed = seals >= 0 && (seals & kSeals) == kSeals;
-    if (!is_sealed || ::fstat(file.get(), &status) != 0 || status.st_size <= 0 ||
-        static_cast<Bytes>(status.st_size) > kListingBytesMax) {
-        return Error{Errc::kCorrupt, 0, "map listing"};
-    }
-    return static_cast<Bytes>(status.st_size);
-}
-
 bool is_same(const DataEntry& one, const DataEntry& other) noexcept {
     return one.bytes == other.bytes && one.flags == other.flags &&
            std::equal(std::begin(one.version), std::end(one.version), std::begin(other.version));
+}
+
+bool is_same_order(const ListingView& one, const ListingView& other) noexcept {
+    if (one.size() != other.size()) return false;
+    for (std::uint64_t i = 0; i < one.size(); ++i) {
+        if (one.name(i) != other.name(i) || !is_same(one.entry(i), other.entry(i))) return false;
+    }
+    return true;
 }
 
 Error changed() {
@@ -55,6 +46,7 @@ Error all_slots_used(bool is_view) {
 }  // namespace
 
 DataSet::~DataSet() {
+    client_->process().end_plan(this);
     const Places* places = places_.load(std::memory_order_acquire);
     while (places != nullptr) delete std::exchange(places, places->older);
 }
@@ -100,12 +92,10 @@ Result<DataSet::Listing> DataSet::ask(DataClient& client, const std::string& pat
 Result<DataSet::Listing> DataSet::take(const DataChannel::Answer& answer, const DataWay& way) {
     const auto reply = proto::data_fixed<proto::DataListReply>(answer.payload);
     if (!reply || !answer.descriptor) return Error{Errc::kCorrupt, 0, "list"};
-    FABRIC_TRY(const Bytes bytes, sealed_size(answer.descriptor));
-    MapOptions options;
-    options.writable = false;
     Listing listing;
-    FABRIC_TRY(listing.mapping, Mapping::map(answer.descriptor, 0, bytes, options));
-    const std::span<const std::byte> content(listing.mapping.data(), bytes);
+    // It can neither change nor shrink from now on: checked once.
+    FABRIC_TRY(listing.mapping, map_sealed_file(answer.descriptor, kListingBytesMax));
+    const std::span<const std::byte> content(listing.mapping.data(), listing.mapping.size());
     DataListing header{};
     if (content.size() < sizeof header) return Error{Errc::kCorrupt, 0, "list"};
     std::memcpy(&header, content.data(), sizeof header);
@@ -270,10 +260,8 @@ Result<Bytes> DataSet::read(std::uint64_t index, Bytes offset, std::span<std::by
 // The service has tables that the listing does not speak of: it lists the path once more, and the
 // files that have the same version are found there by their names.
 Result<void> DataSet::find_places(const DataWay& way, TimePoint deadline) {
-    std::unique_lock lock(client_->process().building(), std::defer_lock);
-    if (!lock.try_lock_until(deadline)) {
-        return Error{Errc::kTimeout, 0, "wait for a listing"};
-    }
+    const Turnstile::Turn turn = client_->process().building().enter(deadline);
+    if (!turn) return Error{Errc::kTimeout, 0, "wait for a listing"};
     const Places* const newest = places_.load(std::memory_order_acquire);
     if (newest != nullptr && newest->generation == way.tables.generation) return {};
     auto fresh = ask(*client_, path_, flags_, deadline);
@@ -312,6 +300,7 @@ std::uint64_t DataSet::listing_in(const DataWay& way) const noexcept {
 }
 
 Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadline) {
+    constexpr const char* kStep = "announce a plan";
     DataProcess& process = client_->process();
     const DataWay* way = process.way();
     if (way == nullptr) {
@@ -322,12 +311,18 @@ Result<void> DataSet::announce(proto::DataPlanRequest request, TimePoint deadlin
         FABRIC_TRY_VOID(find_places(*way, deadline));
         way = process.way();
         request.listing = listing_in(*way);
-        if (request.listing == 0) return Error{Errc::kBusy, 0, "announce a plan"};
+        if (request.listing == 0) return Error{Errc::kBusy, 0, kStep};
     }
-    const auto answer = process.channel().call(proto::DataType::kPlan, proto::data_payload(request),
-                                               "announce a plan", deadline);
-    if (!answer.ok()) return answer.error();
-    return {};
+    auto sent = process.announce(this, proto::data_payload(request), kStep, deadline);
+    if (sent.ok() || sent.error().code != Errc::kNotFound) return sent;
+    // The service has forgotten the listing: after a restart, or since there were many. A number of
+    // a plan has to mean the same file in the new one.
+    FABRIC_TRY(const Listing fresh, ask(*client_, path_, flags_, deadline));
+    if (!is_same_order(listing_.view, fresh.view)) {
+        return explain({Errc::kChanged, 0, kStep}, "files were added, removed or replaced");
+    }
+    request.listing = fresh.view.id();
+    return process.announce(this, proto::data_payload(request), kStep, deadline);
 }
 
 }  // namespace fabricshm

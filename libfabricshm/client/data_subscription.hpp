@@ -7,8 +7,8 @@
 
 namespace fabricshm {
 
-/// Attaches to fabricd, when it is first asked and again when that session has ended, and maps
-/// what the service has published there. One thread at a time.
+/// Attaches to fabricd, once for each arena, and maps what the service has published there. Any
+/// thread. kNotFound: nothing of that name is published (yet).
 SubscribeArena subscriber_of(SessionOptions options);
 
 }  // namespace fabricshm

@@ -1,15 +1,10 @@
 #include "libfabricshm/client/data_writer.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
-#include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/sealed_file.hpp"
 
 namespace fabricshm {
 
@@ -21,23 +16,6 @@ constexpr Bytes kMaxPiece = 16 * kMiB;
 // Aborting is a courtesy: a service that does not hear of it ends the write with the connection or
 // by its own timeout.
 constexpr Duration kAbortTimeout = std::chrono::seconds(2);
-
-// A memory file of these bytes, which can't be changed while the service reads them.
-Result<Fd> file_of(std::span<const std::byte> bytes) {
-    Fd file(::memfd_create("fabric data", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!file) return error_from_errno(errno, "make file to write");
-    while (!bytes.empty()) {
-        const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
-        if (written < 0 && errno == EINTR) continue;
-        if (written <= 0) return error_from_errno(errno, "fill file to write");
-        bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-    constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-    if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) {
-        return error_from_errno(errno, "seal file to write");
-    }
-    return file;
-}
 
 }  // namespace
 
@@ -90,7 +68,7 @@ Result<void> DataWriter::write(std::span<const std::byte> bytes, TimePoint deadl
 }
 
 Result<void> DataWriter::append(std::span<const std::byte> bytes, TimePoint deadline) {
-    FABRIC_TRY(const Fd file, file_of(bytes));
+    FABRIC_TRY(const Fd file, make_sealed_file("fabric data", bytes));
     const auto answer = client_->process().channel().call(
         proto::DataType::kWrite, proto::data_payload(proto::DataWriteRequest{write_, bytes.size()}),
         "write", deadline, file.get(), true);

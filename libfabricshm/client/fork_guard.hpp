@@ -4,7 +4,13 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
 
 namespace fabricshm::fork_guard {
 
@@ -18,5 +24,24 @@ void watch(int fd);
 
 /// Not any more. Call it before the descriptor is closed.
 void unwatch(int fd) noexcept;
+
+/// Memory that a child does not get, since it may be another job's when the parent has left it:
+/// mapped with MapOptions::is_inherited of false. While this lives, a child has nothing at these
+/// addresses for as long as it runs, whatever it maps later: a touch there is SIGSEGV.
+class Hole {
+  public:
+    Hole(std::byte* data, Bytes bytes);
+    /// Before the memory is unmapped.
+    ~Hole();
+    Hole(const Hole&) = delete;
+    Hole& operator=(const Hole&) = delete;
+
+  private:
+    std::byte* const data_;
+};
+
+/// Files of such memory: a child closes its copies.
+std::shared_ptr<const Fd> guarded(Fd file);
+std::shared_ptr<const std::vector<Fd>> guarded(std::vector<Fd> files);
 
 }  // namespace fabricshm::fork_guard

@@ -101,7 +101,7 @@ bool is_of(const Session& session, std::uint64_t session_id) {
     return !session.is_foreign() && session.identity().id == session_id;
 }
 
-// Until the deadline, while the daemon has not noticed the end of the process that had it.
+// Until the deadline, while the daemon has not noticed the end of the process before.
 Result<proto::Message> open_patiently(Session& session, const proto::Message& request,
                                       const char* step, TimePoint deadline) {
     const TimePoint until = std::min(deadline, deadline_from_now(kMaxPause));
@@ -113,7 +113,8 @@ Result<proto::Message> open_patiently(Session& session, const proto::Message& re
     }
 }
 
-// Commits all of it: the one region of a published arena is its maker's, who may ask twice.
+// Commits all of it: the one region of a published arena is its maker's, and asking twice is
+// harmless.
 Result<void> commit_all(Session& session, const proto::ArenaOpen& opened, TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
     request.region.arena_id = opened.arena_id;
@@ -148,9 +149,8 @@ Result<std::shared_ptr<PublishedArena>> PublishedArena::publish(
         mapping.ok() ? commit_all(*session, opened, deadline) : Result<void>(mapping.error());
     if (!committed.ok()) return committed.error();
     const auto& header = *reinterpret_cast<const PublishedHeader*>(mapping->data());
-    // Counted whenever it is made or presented, and whenever a page ends: 1 is an arena of now.
-    const bool is_new = header.newest.load(std::memory_order_relaxed) == 0 &&
-                        header.changes.load(std::memory_order_relaxed) <= 1;
+    // Written before the answer that let this session in.
+    const bool is_new = header.makers.load(std::memory_order_relaxed) == 1;
     return std::shared_ptr<PublishedArena>(new PublishedArena(
         std::move(session), known.session_id, opened.arena_id, std::move(*mapping), is_new));
 }
@@ -172,7 +172,7 @@ Result<void> PublishedArena::fetch_page(std::uint64_t number, TimePoint deadline
     request.pin_page.number = number;
     FABRIC_TRY(const proto::Message reply,
                session_->call(request, "pin page", deadline, Retry::kHarmless));
-    const auto file = session_->take_pin_page(id_, number);
+    const auto file = session_->known_arena(id_).pins->take(id_, number);
     if (file == nullptr) return Error{Errc::kDaemon, 0, "pin page"};
     FABRIC_TRY(Mapping page, map_page(*file, false));
     const auto* const pins = reinterpret_cast<const PinPage*>(page.data());
@@ -268,7 +268,7 @@ Result<std::shared_ptr<SubscribedArena>> SubscribedArena::subscribe(
     ask.pin_page.arena_id = opened.arena_id;
     FABRIC_TRY([[maybe_unused]] const proto::Message page,
                open_patiently(*session, ask, "pin page", deadline));
-    const auto file = session->own_pin_page(opened.arena_id);
+    const auto file = known.pins->own(opened.arena_id);
     if (file == nullptr) return Error{Errc::kDaemon, 0, "pin page"};
     FABRIC_TRY(Mapping pins, map_page(*file, true));
     FABRIC_TRY_VOID(check_pin_page(*reinterpret_cast<const PinPage*>(pins.data())));
@@ -278,7 +278,7 @@ Result<std::shared_ptr<SubscribedArena>> SubscribedArena::subscribe(
 }
 
 SubscribedArena::~SubscribedArena() {
-    // First the mappings: the daemon lets the pins go when it is told.
+    // First the mappings: the daemon lets the pins go then.
     mapping_.reset();
     page_.reset();
     if (is_held()) close_arena(*session_, id_);

@@ -32,10 +32,11 @@ class PublishedArena {
     /// Publishes an arena of `bytes` under `name` for `readers`, "uid" or "group:NAME" each, none:
     /// all that the daemon admits; root, the daemon's user and the maker's are readers always. One
     /// of that name and size that another process of this user published, and that readers kept, is
-    /// taken up as it is (`is_new` false); one whose maker was killed a moment ago is waited for.
-    /// All of it is committed: some 0.3 s/GiB. kBusy: a live process publishes it, or it was
-    /// withdrawn and readers still have it. kExists: an arena of that name is there, of another
-    /// size or kind. kDenied: of another user. kUnsupported: this daemon publishes none.
+    /// taken up as it is, with what that one had stored until its end (`is_new` false); one whose
+    /// maker was killed a moment ago is waited for. All of it is committed: some 0.3 s/GiB. kBusy:
+    /// a live process publishes it, or it was withdrawn and readers still have it. kExists: an
+    /// arena of that name is there, of another size or kind. kDenied: of another user.
+    /// kUnsupported: this daemon publishes none.
     static Result<std::shared_ptr<PublishedArena>> publish(std::shared_ptr<Session> session,
                                                            const std::string& name, Bytes bytes,
                                                            const std::vector<std::string>& readers,

@@ -283,39 +283,21 @@ Session::KnownArena Session::known_arena(std::uint64_t arena_id) const {
         const auto found = all.find(arena_id);
         return found != all.end() ? found->second : nullptr;
     };
-    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, stay_};
+    return {of(arenas_), of(link_pages_), of(other_devices_), identity_.id, pin_files_, stay_};
 }
 
-void Session::forget_arena(std::uint64_t arena_id) noexcept {
-    if (is_foreign()) return;
+bool Session::forget_arena(std::uint64_t arena_id, bool unless_mapped) noexcept {
+    if (is_foreign()) return false;
     const std::lock_guard lock(mutex_);
+    const auto is_mapped = [&](const auto& entry) {
+        return entry.first == arena_id && !entry.second.expired();
+    };
+    if (unless_mapped && std::any_of(watches_.begin(), watches_.end(), is_mapped)) return false;
     arenas_.erase(arena_id);
     link_pages_.erase(arena_id);
     other_devices_.erase(arena_id);
-    own_pages_.erase(arena_id);
-    std::erase_if(other_pages_, [&](const auto& page) { return page.first.first == arena_id; });
-}
-
-std::shared_ptr<const Fd> Session::own_pin_page(std::uint64_t arena_id) const {
-    const std::lock_guard lock(mutex_);
-    const auto found = own_pages_.find(arena_id);
-    return found != own_pages_.end() ? found->second.descriptor : nullptr;
-}
-
-std::shared_ptr<const Fd> Session::take_pin_page(std::uint64_t arena_id, std::uint64_t number) {
-    const std::lock_guard lock(mutex_);
-    const auto taken = other_pages_.extract({arena_id, number});
-    return taken.empty() ? nullptr : taken.mapped();
-}
-
-// Under the lock. The newest counts: one that was asked for twice came twice.
-void Session::keep_pin_page(const proto::PinPageRef& page, Fd descriptor) {
-    auto shared = std::make_shared<const Fd>(std::move(descriptor));
-    if (page.session_id == identity_.id) {
-        own_pages_[page.arena_id] = {page.number, std::move(shared)};
-    } else {
-        other_pages_[{page.arena_id, page.number}] = std::move(shared);
-    }
+    pin_files_->forget(arena_id);
+    return true;
 }
 
 void Session::watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch) {

@@ -22,6 +22,7 @@
 #include "libfabricshm/client/arena_closings.hpp"
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/farewell.hpp"
+#include "libfabricshm/client/pin_files.hpp"
 #include "libfabricshm/client/telemetry.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/identity.hpp"
@@ -79,16 +80,13 @@ class Session {
         // Of an arena on several devices: those after `descriptor`; else nullptr.
         std::shared_ptr<const std::vector<Fd>> others;
         std::uint64_t session_id = 0;
+        std::shared_ptr<PinFiles> pins;  // of all arenas of the session
         std::shared_ptr<Stay> stay;  // to be held for as long as the arena is mapped; may be null
     };
     KnownArena known_arena(std::uint64_t arena_id) const;
-    void forget_arena(std::uint64_t arena_id) noexcept;
-
-    /// The descriptor of this session's own page of a published arena, which it presents after a
-    /// restart until forget_arena(), and of another's, once: as they came with the last answer to a
-    /// kPinPage. nullptr: there is none.
-    std::shared_ptr<const Fd> own_pin_page(std::uint64_t arena_id) const;
-    std::shared_ptr<const Fd> take_pin_page(std::uint64_t arena_id, std::uint64_t number);
+    /// `unless_mapped`: false, and nothing happens, while a part of the process has it mapped, by
+    /// watch_losses().
+    bool forget_arena(std::uint64_t arena_id, bool unless_mapped = false) noexcept;
 
     /// From now on `watch` learns what the daemon says about lost memory of the arena.
     void watch_losses(std::uint64_t arena_id, std::weak_ptr<PoisonWatch> watch);
@@ -162,7 +160,7 @@ class Session {
     void serve(const UnixSocket& socket);
     bool deliver_until_readable(const UnixSocket& socket);
     Result<bool> flush_outbox(const UnixSocket& socket);
-    void dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors);
+    void dispatch(const proto::Message& reply, const Received& received, std::span<Fd> descriptors);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;
@@ -173,7 +171,6 @@ class Session {
     bool reconnect();
     Result<void> attach_first(TimePoint deadline);
     Result<void> attach_again();
-    void keep_pin_page(const proto::PinPageRef& page, Fd descriptor);
     Result<void> resume(SessionIdentity identity, const ArenaDescriptors& arenas,
                         const OtherDescriptors& others, const OwnPinPages& pages);
     void start_thread();
@@ -196,9 +193,7 @@ class Session {
     ArenaDescriptors arenas_;
     ArenaDescriptors link_pages_;     // those that came with them
     OtherDescriptors other_devices_;  // likewise
-    OwnPinPages own_pages_;
-    // Other sessions' pages, by arena and number, on the way to the caller that asked.
-    std::map<std::pair<std::uint64_t, std::uint64_t>, std::shared_ptr<const Fd>> other_pages_;
+    const std::shared_ptr<PinFiles> pin_files_ = std::make_shared<PinFiles>();
     std::vector<std::pair<std::uint64_t, std::weak_ptr<PoisonWatch>>> watches_;  // by arena
     std::uint64_t last_request_ = 0;
     int visitors_ = 0;

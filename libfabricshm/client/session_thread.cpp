@@ -13,6 +13,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -74,19 +75,40 @@ class SignalsBlocked {
     sigset_t before_;
 };
 
-// The files of an arena, unless they are known. False when a descriptor is missing.
-bool keep_first(const proto::ArenaOpen& opened, std::span<Fd> descriptors, ArenaDescriptors& arenas,
-                OtherDescriptors& others) {
-    const std::size_t files = proto::stripes_of(opened).files;
-    const auto end = descriptors.begin() + static_cast<std::ptrdiff_t>(files);
-    if (std::any_of(descriptors.begin(), end, [](const Fd& fd) { return !fd; })) return false;
-    arenas.try_emplace(opened.arena_id, std::make_shared<const Fd>(std::move(descriptors[0])));
-    if (files > 1) {
-        others.try_emplace(opened.arena_id, std::make_shared<const std::vector<Fd>>(
-                                                std::make_move_iterator(descriptors.begin() + 1),
-                                                std::make_move_iterator(end)));
+/// The descriptors of a session's arenas.
+struct Files {
+    ArenaDescriptors& arenas;
+    ArenaDescriptors& links;
+    OtherDescriptors& others;
+};
+
+// Keeps the files of an arena that is not known. Those `of_device` a child of fork() closes, as it
+// does not get the memory.
+Error keep(const proto::ArenaOpen& opened, const Received& received, std::span<Fd> descriptors,
+           bool of_device, const Files& files) {
+    const bool is_known = files.arenas.count(opened.arena_id) != 0;
+    if (!is_known && received.lacks_descriptors) {
+        return {Errc::kSystem, EMFILE, "open arena: no room for its descriptors (RLIMIT_NOFILE)"};
     }
-    return true;
+    const std::size_t count = proto::stripes_of(opened).files;
+    const auto end = descriptors.begin() + static_cast<std::ptrdiff_t>(count);
+    const bool is_whole =
+        std::all_of(descriptors.begin(), end, [](const Fd& fd) { return static_cast<bool>(fd); });
+    if (!is_known && !is_whole) return {Errc::kCorrupt, 0, "arena_open without a descriptor"};
+    if (!is_known) {
+        files.arenas[opened.arena_id] = of_device
+                                            ? fork_guard::guarded(std::move(descriptors[0]))
+                                            : std::make_shared<const Fd>(std::move(descriptors[0]));
+    }
+    if (!is_known && count > 1) {
+        files.others[opened.arena_id] = fork_guard::guarded(std::vector<Fd>(
+            std::make_move_iterator(descriptors.begin() + 1), std::make_move_iterator(end)));
+    }
+    if (count == 1 && descriptors[1]) {
+        // The newest: a daemon that was started again has another page. No arena has both.
+        files.links[opened.arena_id] = std::make_shared<const Fd>(std::move(descriptors[1]));
+    }
+    return {Errc::kOk, 0, ""};
 }
 
 }  // namespace
@@ -128,7 +150,7 @@ void Session::serve(const UnixSocket& socket) {
             }
             return;
         }
-        dispatch(reply, received->bytes, descriptors);
+        dispatch(reply, *received, descriptors);
     }
 }
 
@@ -177,8 +199,9 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
     return false;
 }
 
-void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span<Fd> descriptors) {
-    const auto valid = proto::check_reply(reply, bytes);
+void Session::dispatch(const proto::Message& reply, const Received& received,
+                       std::span<Fd> descriptors) {
+    const auto valid = proto::check_reply(reply, received.bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
     if (proto::is_news(reply.header)) return succeeded ? learn_loss(reply.region) : void();
     if (valid.ok() && take_page(reply, descriptors[0])) return;
@@ -198,19 +221,20 @@ void Session::dispatch(const proto::Message& reply, std::size_t bytes, std::span
     } else if (!succeeded) {
         pending.error = proto::error_of(reply.header, "");
     } else if (proto::type_of(reply.header) == proto::Type::kArenaOpen) {
-        // Kept before the caller wakes: a daemon that dies right now has to be shown it again.
-        if (!keep_first(reply.arena_open, descriptors, arenas_, other_devices_)) {
-            pending.error = Error{Errc::kCorrupt, 0, "arena_open without a descriptor"};
-        } else if (proto::stripes_of(reply.arena_open).is_one_file() && descriptors[1]) {
-            // The newest: a daemon that was started again has another page. No arena has both.
-            link_pages_[reply.arena_open.arena_id] =
-                std::make_shared<const Fd>(std::move(descriptors[1]));
+        // Before the caller wakes: a daemon that dies right now has to be shown them again.
+        pending.error = keep(reply.arena_open, received, descriptors, is_on_device(identity_),
+                             {arenas_, link_pages_, other_devices_});
+        if (pending.error.detail == EMFILE) {
+            // Before the caller can ask for it again.
+            outbox_.push_back(proto::make_request(proto::Type::kArenaClose, ++last_request_));
+            outbox_.back().arena.arena_id = reply.arena_open.arena_id;
         }
     }
     const bool is_page = proto::type_of(reply.header) == proto::Type::kPinPage;
     if (valid.ok() && succeeded && is_page && descriptors[0]) {
         // Before the caller wakes, as above.
-        keep_pin_page(reply.pin_page, std::move(descriptors[0]));
+        pin_files_->keep(reply.pin_page, reply.pin_page.session_id == identity_.id,
+                         std::move(descriptors[0]));
     }
     pending.reply = reply;
     pending.outcome = Pending::Outcome::kAnswered;
@@ -279,13 +303,12 @@ Result<void> Session::attach_again() {
     SessionIdentity identity;
     ArenaDescriptors arenas;
     OtherDescriptors others;
-    OwnPinPages pages;
+    const OwnPinPages pages = pin_files_->all_own();
     {
         const std::lock_guard lock(mutex_);
         identity = identity_;
         arenas = arenas_;
         others = other_devices_;
-        pages = own_pages_;
     }
     auto resumed = resume(identity, arenas, others, pages);
     const bool unknown = !resumed.ok() && (resumed.error().code == Errc::kNotFound ||
@@ -325,8 +348,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
         // Of a session that is gone: what was posted there means nothing to the new one.
         arenas_.clear();
         other_devices_.clear();
-        own_pages_.clear();
-        other_pages_.clear();
+        pin_files_->clear();
         outbox_.clear();
         closings_.clear();
     }

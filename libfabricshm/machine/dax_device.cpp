@@ -99,8 +99,12 @@ Result<DaxDevice> DaxDevice::open_as_guest(const std::string& path, const HostFi
 }
 
 Result<void> DaxDevice::flush(std::uint64_t offset, Bytes bytes) const {
-    FABRIC_TRY(const Mapping range, Mapping::map(client_, offset, bytes, {true, align_, 0}));
-    flush_lines(range.data(), bytes);
+    // The device is mapped in whole blocks alone; what lies around the range is left as it is.
+    const std::uint64_t first = offset / align_ * align_;
+    const Bytes within = offset - first;
+    FABRIC_TRY(const Mapping blocks,
+               Mapping::map(client_, first, round_up(within + bytes, align_), {true, align_, 0}));
+    flush_lines(blocks.data() + within, bytes);
     return {};
 }
 

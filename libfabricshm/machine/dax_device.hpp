@@ -58,7 +58,8 @@ class DaxDevice {
     /// Another descriptor of the device, for clients.
     Result<Fd> client_fd() const { return client_.duplicate(); }
 
-    /// Writes a range back out of this host's caches, and drops it there: some 0.5 s/GiB.
+    /// Writes a range of whole cache lines back out of this host's caches, and drops it there: some
+    /// 0.5 s/GiB.
     Result<void> flush(std::uint64_t offset, Bytes bytes) const;
 
     /// Small words of the first block that the catalogue never uses, past all caches: the owner of

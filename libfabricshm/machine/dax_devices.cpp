@@ -78,7 +78,8 @@ std::string DaxDevices::names() const {
 Bytes DaxDevices::stripe() const noexcept {
     if (count() == 1) return 0;
     Bytes stripe = align();
-    while (space(stripe) / stripe > kStripesMax) stripe *= 2;
+    // The first block is in no stripe.
+    while ((space(stripe) - align()) / stripe > kStripesMax) stripe *= 2;
     return stripe;
 }
 

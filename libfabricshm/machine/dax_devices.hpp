@@ -66,6 +66,11 @@ class DaxDevices {
     Result<std::vector<Fd>> other_fds() const;
     /// DaxDevice::is_same() of each in turn: a copy of a device has its label.
     bool are_same(const Fd& first, std::span<const Fd> others) const noexcept;
+    bool is_same(std::size_t device, const Fd& other) const noexcept {
+        return devices_[device].is_same(other);
+    }
+    /// As it was named.
+    const std::string& path(std::size_t device) const { return paths_[device]; }
     /// The numbers of all, as DaxDevice::client_number().
     std::vector<int> client_numbers() const;
 

@@ -90,6 +90,19 @@ Error garbage_of(int rank) noexcept {
                    rank);
 }
 
+// A rank knows one record of all, its own. An exchange that changes that is wrong itself, and what
+// it gives for others says nothing of them.
+Result<void> check_own(const HostsSpec& hosts, const void* own, const void* all,
+                       std::size_t bytes) {
+    const auto* given =
+        static_cast<const std::byte*>(all) + static_cast<std::size_t>(hosts.rank) * bytes;
+    if (std::memcmp(given, own, bytes) == 0) return {};
+    return explain({Errc::kInvalid, 0, "join"},
+                   "the exchange gave rank %d another record than its own in that place: the "
+                   "exchange mixes or changes records, and no rank is at fault",
+                   hosts.rank);
+}
+
 Result<std::unique_ptr<Transport>> transport_for(const HostsSpec& hosts, const LinksSpec& links) {
     std::string networks = hosts.trusted;
     if (networks.empty()) networks = environment(kTrustedVariable);
@@ -155,6 +168,7 @@ Result<void> HostsGroup::introduce() {
     if (!spec_.exchange(&own, sizeof own, all.data())) {
         return explain({Errc::kInvalid, 0, "join"}, "the exchange between the ranks failed");
     }
+    FABRIC_TRY_VOID(check_own(spec_, &own, all.data(), sizeof own));
     std::vector<std::uint64_t> pools;
     for (int rank = 0; rank < spec_.world; ++rank) {
         const Introduction& one = all[static_cast<std::size_t>(rank)];
@@ -207,6 +221,7 @@ Result<void> HostsGroup::open(TimePoint deadline) {
     }
     FAULT_POINT("hosts.exchanged");
     FABRIC_TRY_VOID(own);
+    FABRIC_TRY_VOID(check_own(spec_, mine.data(), all.data(), bytes));
     for (int rank = 0; rank < spec_.world; ++rank) {
         Opening theirs;
         Door door;

@@ -79,6 +79,10 @@ Result<Mapping> Mapping::map(const Fd& first, std::span<const Fd> others, const 
     Mapping mapping;
     mapping.data_ = data;
     mapping.bytes_ = bytes;
+    // No hint: the caller counts on it.
+    if (!options.is_inherited && ::madvise(data, bytes, MADV_DONTFORK) != 0) {
+        return error_from_errno(errno, "map arena: keep it from children");
+    }
     return mapping;
 }
 

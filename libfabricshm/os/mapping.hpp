@@ -17,6 +17,7 @@ struct MapOptions {
     bool writable = true;
     Bytes align = 4096;         // address alignment: huge pages and devdax need more than a page
     Bytes huge_page_bytes = 0;  // ask for transparent huge pages of this size when not 0
+    bool is_inherited = true;   // by children of fork()
 };
 
 /// Unmaps when it goes. Move-only.

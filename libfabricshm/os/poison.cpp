@@ -183,8 +183,12 @@ void show(std::uintptr_t begin, int protection, const PoisonWatch::Source& sourc
         const auto part =
             source.stripes.first(source.offset + range.offset + done, range.bytes - done);
         const Fd& file = part.file == 0 ? *source.file : (*source.others)[part.file - 1];
-        ::mmap(reinterpret_cast<void*>(begin + range.offset + done), part.bytes, protection,
-               MAP_SHARED | MAP_FIXED, file.get(), static_cast<off_t>(part.offset));
+        void* const shown =
+            ::mmap(reinterpret_cast<void*>(begin + range.offset + done), part.bytes, protection,
+                   MAP_SHARED | MAP_FIXED, file.get(), static_cast<off_t>(part.offset));
+        if (!source.is_inherited && shown != MAP_FAILED) {
+            ::madvise(shown, part.bytes, MADV_DONTFORK);
+        }
         done += part.bytes;
     }
 }
@@ -242,6 +246,16 @@ PoisonWatch::~PoisonWatch() {
     // next is the owner's word that no thread touches it any more.
     g_slots[slot_].end.store(0, std::memory_order_release);
     sources()[static_cast<std::size_t>(slot_)] = {};
+}
+
+// Without the mutex, which a thread may hold that the child does not have.
+void PoisonWatch::forget_in_child(const std::byte* data) noexcept {
+    for (Slot& slot : g_slots) {
+        // Relaxed: the child has one thread.
+        if (slot.begin.load(std::memory_order_relaxed) == reinterpret_cast<std::uintptr_t>(data)) {
+            slot.end.store(0, std::memory_order_relaxed);
+        }
+    }
 }
 
 void PoisonWatch::learn(LostRange range) noexcept {

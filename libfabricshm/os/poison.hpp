@@ -50,11 +50,16 @@ class PoisonWatch {
         // Where it shows several files: those after `file`, and how its offsets lie on them.
         std::shared_ptr<const std::vector<Fd>> others = nullptr;
         Stripes stripes = {};
+        bool is_inherited = true;  // MapOptions::is_inherited of the mapping
     };
 
     /// Nothing is watched when the table (256 mappings) is full; that is logged.
     PoisonWatch(std::byte* data, Bytes bytes, Source source);
     ~PoisonWatch();
+
+    /// In a child of fork(), which does not have the mapping at `data`: nothing is put there any
+    /// more. Async-signal-safe.
+    static void forget_in_child(const std::byte* data) noexcept;
     PoisonWatch(const PoisonWatch&) = delete;
     PoisonWatch& operator=(const PoisonWatch&) = delete;
 

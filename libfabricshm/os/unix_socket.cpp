@@ -245,7 +245,10 @@ Result<Received> UnixSocket::receive(std::span<std::byte> buffer, std::span<Fd> 
     const bool cut = is_cut(message);
     Received received = take_descriptors(message, cut ? std::span<Fd>() : descriptors);
     if (got == 0) return Error{Errc::kClosed, 0, "receive"};
-    if (cut) return Error{Errc::kCorrupt, 0, "receive"};
+    // The kernel says the same of a packet with too many, but then it has given us kDescriptorsMax.
+    const bool is_full = (message.msg_flags & MSG_TRUNC) == 0 && received.surplus < kDescriptorsMax;
+    if (cut && !is_full) return Error{Errc::kCorrupt, 0, "receive"};
+    received.lacks_descriptors = cut;
     received.bytes = got;
     return received;
 }

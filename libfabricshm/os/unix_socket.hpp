@@ -28,6 +28,8 @@ struct Received {
     std::size_t bytes = 0;
     std::size_t descriptors = 0;  // stored into the caller's span
     std::size_t surplus = 0;      // more came than the caller had room for; closed at once
+    // This process has no room for all that came (RLIMIT_NOFILE): it gets none of them.
+    bool lacks_descriptors = false;
 };
 
 /// A SOCK_SEQPACKET unix socket, close-on-exec and non-blocking. Move-only. One thread may send

@@ -10,10 +10,12 @@
 #include "kernels/optimise.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
+#include "libfabricshm/python/data.hpp"
 #include "libfabricshm/python/dlpack.hpp"
 #include "libfabricshm/python/errors.hpp"
 #include "libfabricshm/python/group.hpp"
 #include "libfabricshm/python/parameters.hpp"
+#include "libfabricshm/python/pixels.hpp"
 #include "libfabricshm/python/request.hpp"
 #include "libfabricshm/python/session.hpp"
 
@@ -368,6 +370,9 @@ PYBIND11_MODULE(_fabricshm, module) {
     module.def("version", &fabricshm_version);
     module.def("to_dlpack", &to_dlpack, py::arg("array"), py::arg("type"));
     module.def("from_dlpack", &from_dlpack, py::arg("capsule"));
+    module.def("pixel_table", &pixel_table, py::arg("type"), py::arg("mean"), py::arg("std"));
+    module.def("map_pixels", &map_pixels, py::arg("picture"), py::arg("type"), py::arg("tables"),
+               py::arg("out"), py::arg("planes"));
     bind_tables(module);
     bind_launch(module);
     bind_session(module);
@@ -379,4 +384,5 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_group(module);
     bind_parameters(module);
     bind_snapshots(module);
+    bind_data(module);
 }

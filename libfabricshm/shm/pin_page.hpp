@@ -47,10 +47,11 @@ struct PublishedHeader {
     std::atomic<std::uint64_t> magic;
     std::atomic<std::uint64_t> newest;   // the number of the newest page; 0: none yet
     std::atomic<std::uint64_t> changes;  // rises when a page is over
+    std::atomic<std::uint64_t> makers;   // that it ever had, the one of now counted
 };
 inline constexpr std::uint64_t kPublishedMagic = 0x314c425550424146;  // "FABPUBL1"
 inline constexpr Bytes kPublishedHeaderBytes = 4096;
-static_assert(sizeof(PublishedHeader) == 24);
+static_assert(sizeof(PublishedHeader) == 32);
 
 /// What the memory file of a page takes.
 inline constexpr Bytes kPinFileBytes = 36864;

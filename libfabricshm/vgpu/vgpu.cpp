@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -56,6 +57,7 @@ Result<Answer> ask_once(const proto::VgpuRequest& request, const std::string& pa
     std::array<Fd, 2> descriptors;
     FABRIC_TRY(const Received got,
                socket.receive(std::as_writable_bytes(std::span(&reply, 1)), descriptors, until));
+    if (got.lacks_descriptors) return Error{Errc::kSystem, EMFILE, "vgpu: descriptors"};
     FABRIC_TRY_VOID(proto::check_vgpu_reply(reply, got.bytes));
     if (got.descriptors != 2) return Error{Errc::kCorrupt, 0, "ask for a vGPU"};
     return Answer{reply.gpu, reply.host_pid, std::move(descriptors[0]), std::move(descriptors[1])};

@@ -167,6 +167,35 @@ class Readme(unittest.TestCase):
                         *(f"rank {rank}: FABRICSHM_EPEER, rank 2" for rank in range(2)),
                         *(f"rank {rank}: 2 ranks" for rank in range(2)))
 
+    def test_the_c_example_of_data(self):
+        program = BUILD / "fabricd/data/program/fabric-data"
+        if not program.is_file():
+            self.skipTest("built without fabric-data")
+        texts = self.folder / "texts"
+        (texts / "deep").mkdir(parents=True)
+        (texts / "one").write_text("1\n2\n3\n")
+        (texts / "deep/two").write_text("4\n")
+        configuration = self.folder / "data.toml"
+        configuration.write_text(
+            f'[cache]\nmemory = "32MiB"\n[[silo]]\nat = "/texts"\nfrom = "{texts}"\n')
+        sockets = {"FABRIC_DATA_SOCKET": str(self.folder / "data.sock")}
+        with subprocess.Popen([str(program), "serve", "--config", str(configuration), "--socket",
+                               sockets["FABRIC_DATA_SOCKET"]], env=self.environment, stderr=self.log) as service:
+            end = time.monotonic() + DEADLINE_S
+            while not Path(sockets["FABRIC_DATA_SOCKET"]).exists() and time.monotonic() < end:
+                self.assertIsNone(service.poll())
+                time.sleep(0.01)
+            source = ROOT / "examples/c/data.c"
+            shutil.copy(source, self.folder)
+            build, run = re.findall(r"^ \*   (.*)$", source.read_text(), re.MULTILINE)
+            strict = build.replace("cc ", "cc -std=c11 -Wall -Wextra -Wpedantic -Werror ", 1)
+            self.assertEqual(self.shell(strict), (0, ""))
+            self.assertEqual(self.shell(run, **sockets), (0, "4 lines\n"))
+            self.assertEqual(self.shell("./data", **sockets), (2, "usage: data PATH\n"))
+            code, output = self.shell("./data /nothing", **sockets)
+            self.assertEqual((code, output.count("\n")), (1, 1), output)
+            service.terminate()
+
     def bench(self, *arguments: str) -> tuple[int, str]:
         program = BUILD / "bench/fabric-bench"
         if not program.is_file():

@@ -7,6 +7,7 @@
 #include "fabricd/data/silo/http_transfers.hpp"
 #include "fabricd/data/silo/s3_credentials.hpp"
 #include "fabricd/data/silo/s3_listing.hpp"
+#include "fabricd/data/silo/s3_upload.hpp"
 #include "fabricd/data/silo/url_text.hpp"
 #include "fabricd/data/silo/web_version.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -36,6 +37,12 @@ void read_listing(const std::string& text) {
             if (!entry.is_folder) FUZZ_REQUIRE(is_header_text(condition_of(entry.facts.version)));
         }
     }
+    const auto uploads = parse_s3_uploads(text);
+    if (uploads.ok()) {
+        for (const auto& upload : uploads->uploads) FUZZ_REQUIRE(!upload.id.empty());
+    }
+    const auto id = parse_upload_id(text);
+    FUZZ_REQUIRE(!id || (!id->empty() && !is_upload_completed(text)));
     for (const char letter : s3_error_code(text)) FUZZ_REQUIRE(letter > 0x20 && letter < 0x7f);
 }
 
@@ -119,6 +126,12 @@ std::vector<fuzz::Buffer> seeds() {
     const std::pair<char, std::string> texts[] = {
         {0, listing},
         {0, "<Error><Code>SlowDown</Code></Error>"},
+        {0,
+         "<InitiateMultipartUploadResult><UploadId>7</UploadId></InitiateMultipartUploadResult>"},
+        {0,
+         "<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>a"
+         "</NextKeyMarker><Upload><Key>a</Key><UploadId>7</UploadId></Upload>"
+         "</ListMultipartUploadsResult>"},
         {1, "10 a\n0 b/c\n7 b/d e\n7 b\n"},
         {2, "bytes 0-99/1000"},
         {2, "bytes */1000"},

@@ -355,6 +355,30 @@ TEST_SUITE("net.collectives") {
         }
     }
 
+    TEST_CASE("an exchange that mixes records is called that, and no rank is blamed") {
+        const Daemon daemon;
+        ExchangeBoard board;
+        const auto codes = run_children(3, [&](int rank) -> int {
+            const Job job(daemon.socket(), 16 << 20, ("pool" + std::to_string(rank)).c_str());
+            ExchangePlace place{&board, rank, 3};
+            fabricshm_hosts_spec spec = hosts_spec(place, "group");
+            spec.context = &place;
+            spec.exchange = [](void* context, const void* mine, std::size_t bytes, void* all) {
+                const int code = ExchangePlace::exchange(context, mine, bytes, all);
+                auto* records = static_cast<std::byte*>(all);
+                std::rotate(records, records + bytes, records + 3 * bytes);
+                return code;
+            };
+            fabricshm_group* group = nullptr;
+            if (fabricshm_group_join_hosts(job.arena, &spec, &group) != FABRICSHM_EINVAL) {
+                return failed(1);
+            }
+            const std::string text = fabricshm_error_text();
+            return text.find("no rank is at fault") != std::string::npos ? 0 : failed(2);
+        });
+        CHECK(codes == std::vector<int>(3, 0));
+    }
+
     TEST_CASE("a group in one pool needs no network, and has all operations") {
         const Daemon daemon;
         ExchangeBoard board;

@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from shared_pool_test import FABRICD, Host, make_devices, used, wait_until
 
@@ -44,7 +45,8 @@ class Client:
     """A process with a session at `host`, which lives until end()."""
 
     def __init__(self, host, *arenas):
-        context = multiprocessing.get_context("spawn")
+        # Made by a server that has loaded the modules: most of a start is that.
+        context = multiprocessing.get_context("forkserver")
         self.pipe, theirs = context.Pipe()
         self.child = context.Process(target=client_main, args=(host.folder + "/attach.sock", theirs))
         self.child.start()
@@ -194,24 +196,23 @@ def check_stopped(owner, guest):
     clock.child.join()
 
 
-def check_one_host(folder):
+def check_one_host(folder, how):
     """A daemon with a pool of its own: what closes while it is away goes at the end of the grace period."""
     host = Host(folder, "alone")
     host.command = [FABRICD, "--config", "/dev/null", "--server-runtime-dir", host.folder, f"--state-adopt-grace={GRACE}s"]
     host.start().wait()
     try:
-        for how in ("session", "arena"):
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                client, other = Client(host, "one"), Client(host, "two")
-                host.process.send_signal(number)
-                left = leave(client, how)
-                host.kill()
-                host.start().wait()
-                wait_until(lambda: used(host) < 2 * BYTES and sessions_of(host) == 1 + left, f"{how}: {host.sessions()}")
-                other.ask("close")
-                check_given_back(host, client, left, f"{how}, at a daemon of one host")
-                other.child.kill()
-                other.child.join()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            client, other = Client(host, "one"), Client(host, "two")
+            host.process.send_signal(number)
+            left = leave(client, how)
+            host.kill()
+            host.start().wait()
+            wait_until(lambda: used(host) < 2 * BYTES and sessions_of(host) == 1 + left, f"{how}: {host.sessions()}")
+            other.ask("close")
+            check_given_back(host, client, left, f"{how}, at a daemon of one host")
+            other.child.kill()
+            other.child.join()
     except BaseException:
         print(host.text(), file=sys.stderr)
         raise
@@ -243,37 +244,53 @@ def check_closing_of_shared_arena(folder):
         host.process.wait()
 
 
+def run(check, *words):
+    began = time.monotonic()
+    check(*words)
+    named = [word for word in words if word in ("session", "arena")]
+    print(f"{check.__name__} {' '.join(named)}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def run_pair(folder, *checks):
+    """On an owner and a guest of their own, one check after the other."""
+    os.mkdir(folder)
+    make_devices(folder, 256 << 20)
+    owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
+    guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
+    try:
+        owner.wait()
+        guest.start().wait()
+        for check, *words in checks:
+            run(check, owner, guest, *words)
+    except BaseException:
+        print(owner.text(), guest.text(), file=sys.stderr)
+        raise
+    finally:
+        for host in (guest, owner):
+            if host.process and host.process.poll() is None:
+                host.process.send_signal(signal.SIGKILL)
+                host.process.wait()
+
+
+def run_alone(folder, check, *words):
+    os.mkdir(folder)
+    run(check, folder, *words)
+
+
 def main():
-    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder:
-        make_devices(folder, 256 << 20)
-        owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
-        guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
-
-        def run(check, *words):
-            began = time.monotonic()
-            check(*words)
-            named = [word for word in words if word in ("session", "arena")]
-            print(f"{check.__name__} {' '.join(named)}: {time.monotonic() - began:.1f} s", flush=True)
-
+    # Side by side: they wait for starts, restarts and the ends of grace periods most of the time.
+    with tempfile.TemporaryDirectory(prefix="fabric-leave-") as folder, ThreadPoolExecutor(8) as side_by_side:
+        parts = [side_by_side.submit(run_pair, f"{folder}/{how}", *((check, how) for check in (
+            check_owner_away, check_owner_stands_still, check_guest_away, check_guest_stands_still, check_both_away,
+            check_kills))) for how in ("session", "arena")]
+        parts.append(side_by_side.submit(run_pair, f"{folder}/silent", (check_given_up,), (check_new_session_of_a_process,),
+                                         (check_stopped,)))
+        parts += [side_by_side.submit(run_alone, f"{folder}/alone-{how}", check_one_host, how) for how in ("session", "arena")]
+        parts.append(side_by_side.submit(run_alone, f"{folder}/several", check_closing_of_shared_arena))
         try:
-            owner.wait()
-            guest.start().wait()
-            for how in ("session", "arena"):
-                for check in (check_owner_away, check_owner_stands_still, check_guest_away, check_guest_stands_still,
-                              check_both_away, check_kills):
-                    run(check, owner, guest, how)
-            for check in (check_given_up, check_new_session_of_a_process, check_stopped):
-                run(check, owner, guest)
-            for check in (check_one_host, check_closing_of_shared_arena):
-                run(check, folder)
-        except BaseException:
-            print(owner.text(), guest.text(), file=sys.stderr)
-            raise
+            for part in parts:
+                part.result()
         finally:
-            for host in (guest, owner):
-                if host.process and host.process.poll() is None:
-                    host.process.send_signal(signal.SIGKILL)
-                    host.process.wait()
             for child in multiprocessing.active_children():
                 child.kill()
     return 0

@@ -3,9 +3,11 @@
 started again, one device exchanged for a copy meanwhile, and a page that is lost at its place in the arena."""
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -114,6 +116,35 @@ def refuse_to_format(folder, daemon, job):
     assert before == [open(f"{folder}/{name}", "rb").read(STRIPE) for name in ("one", "two")]
 
 
+def check_fork(socket):
+    """A forked child has nothing of an arena on devices: it may forget the objects, and touches nothing by that."""
+    session = fabricshm.Session(socket)
+    arena = session.arena("forks", bytes=STRIPE)
+    array = arena.zeros(1000)
+    array[0] = 7
+
+    def child(work):
+        pid = os.fork()
+        if pid == 0:
+            work()
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def forget():
+        nonlocal session, arena, array
+        del array, arena, session
+        gc.collect()
+
+    def touch():
+        array[0] = 8
+
+    assert child(forget) == 0
+    assert child(touch) == -signal.SIGSEGV
+    assert array[0] == 7
+    arena.close()
+    session.close()
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="fabric-devices-") as folder:
         for name in ("one", "two"):
@@ -122,6 +153,7 @@ def main():
         daemon = start(folder)
         socket = folder + "/run/attach.sock"
         try:
+            check_fork(socket)
             job = Job(socket)
             assert job.sum() == ["right"] * WORLD
             daemon.kill()

@@ -3,11 +3,14 @@
 FABRIC_TEST_DEVICES says. The two daemons are of one kernel, so what is shown is the relay and its failures; tests/vm has
 two kernels."""
 
+import array
 import json
 import multiprocessing
 import os
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -121,6 +124,8 @@ def rank_main(socket, rank, pipe, arena_name):
                 pipe.send(group.world)
             elif word == "tensor":
                 pipe.send(len(arena.zeros(1000)))
+            elif word == "region":
+                pipe.send(len(arena.zeros(1 << 20)))
             else:
                 pipe.send("left")
                 return
@@ -128,9 +133,48 @@ def rank_main(socket, rank, pipe, arena_name):
             pipe.send((type(error).__name__, str(error)))
 
 
+class RawSession:
+    """Speaks the attach protocol packet by packet, for what no library does (docs/protocol.md)."""
+
+    HELLO, ARENA_OPEN, ARENA_ADOPT, ARENA_CLOSE, REGION_CREATE = 1, 2, 3, 4, 5
+    CORRUPT = 12  # Errc::kCorrupt
+
+    def __init__(self, path):
+        self.path, self.files = path, []
+        self.identity = self.connect(bytes(24))[:24]  # id and token
+
+    def connect(self, identity):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(30)
+        self.socket.connect(self.path)
+        return self.ask(self.HELLO, identity)[1]
+
+    def come_back(self):
+        self.socket.close()
+        return self.connect(self.identity)
+
+    def ask(self, kind, body, files=()):
+        packet = struct.pack("<IHHQii", 0x46425243, 1, kind, 7, 0, 0) + body
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))] if files else []
+        self.socket.sendmsg([packet.ljust(512, b"\0")], control)
+        answer, came, _, _ = socket.recv_fds(self.socket, 512, 8)
+        self.files += came
+        return struct.unpack_from("<i", answer, 16)[0], answer[24:]  # status and body
+
+    def open(self, name):
+        status, body = self.ask(self.ARENA_OPEN, struct.pack("<64sQ", name, 2 << 20))
+        return status, struct.unpack_from("<Q", body, 80)[0]
+
+    def close(self):
+        self.socket.close()
+        for file in self.files:
+            os.close(file)
+
+
 class Ranks:
     def __init__(self, owner, guest, arena):
-        context = multiprocessing.get_context("spawn")
+        # Made by a server that has loaded the modules: most of a start is that.
+        context = multiprocessing.get_context("forkserver")
         self.pipes, self.children = [], []
         for rank in range(WORLD):
             host = owner if rank < 2 else guest
@@ -195,6 +239,11 @@ def check_sums_and_deaths(owner, guest):
     assert all("rank 0" in text for _, text in ranks.ask("sum", [1, 2]))
     assert ranks.ask("shrink", [1, 2]) == [2, 2]
     assert ranks.ask("sum", [1, 2]) == [5.0] * 2
+    # What rank 0 stored may lie in the owner's caches: out of them first, then it is the guest's.
+    assert ranks.ask("region", [1]) == [1 << 20]
+    assert "leaves this host's caches" not in owner.text(), owner.text()
+    assert ranks.ask("region", [2]) == [1 << 20]
+    assert "leaves this host's caches" in owner.text(), owner.text()
     ranks.end()
     wait_until(lambda: used(owner) == 0, "memory of ranks that have ended")
 
@@ -250,6 +299,37 @@ def check_host_that_is_silent(owner, guest):
     assert "host guest counts as fenced" in fenced.stdout, fenced.stdout
     wait_until(lambda: used(owner) == 0, "memory of a fenced host")
     guest.start().wait()
+
+
+def check_other_files(folder, owner, guest):
+    """The guest refuses a session that has other files mapped; its owner grants it nothing either, and lets none in."""
+    strange = RawSession(guest.folder + "/attach.sock")
+    status, arena = strange.open(b"strange")
+    assert status == 0 and len(strange.files) == len(DEVICES)
+    wanted = struct.pack("<QQQQQ", arena, 0, 0, 0, 4096)
+    assert strange.ask(RawSession.REGION_CREATE, wanted)[0] == 0
+    strange.come_back()
+    others = [os.open(os.path.join(folder, "proof"), os.O_RDONLY)] + strange.files[1:]
+    assert strange.ask(RawSession.ARENA_ADOPT, struct.pack("<Q", arena), others)[0] == RawSession.CORRUPT
+    assert strange.ask(RawSession.REGION_CREATE, wanted)[0] == RawSession.CORRUPT
+    assert "(host guest) has other files mapped" in owner.text(), owner.text()
+    session = fabricshm.Session(owner.folder + "/attach.sock")
+    try:
+        session.arena("strange")
+        raise AssertionError("an arena that lies elsewhere for a session was opened")
+    except fabricshm.FabricError as error:
+        assert "a session has other files mapped" in str(error), error
+    # The right ones: as if nothing had been.
+    assert strange.ask(RawSession.ARENA_ADOPT, struct.pack("<Q", arena), strange.files)[0] == 0
+    assert strange.ask(RawSession.REGION_CREATE, wanted)[0] == 0
+    session.arena("strange").close()
+    session.close()
+    os.close(others[0])
+    strange.close()
+    # Its process lives, so it is said to be gone by another way.
+    wait_until(lambda: all(session["given_up"] for session in owner.sessions()), "a session that does not come back")
+    assert owner.ctl("hosts", "fence", "guest", "--confirmed").returncode == 0
+    wait_until(lambda: used(owner) == 0, "memory of a session with other files")
 
 
 def check_take_over(folder, owner, guest):
@@ -389,8 +469,8 @@ def check_size(folder):
 
 def main():
     with tempfile.TemporaryDirectory(prefix="fabric-shared-") as folder:
-        make_devices(folder, 256 << 20)
-        owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers").start()
+        make_devices(folder, 192 << 20 if len(DEVICES) == 1 else 64 << 20)  # some are copied
+        owner = Host(folder, "owner", f"--cluster-listen=unix:{folder}/peers", "--log-level=debug").start()
         guest = Host(folder, "guest", f"--pool-owner=unix:{folder}/peers", "--log-level=debug")
         try:
             owner.wait()
@@ -400,6 +480,7 @@ def main():
                 began = time.monotonic()
                 check(owner, guest)
                 print(f"{check.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+            check_other_files(folder, owner, guest)
             check_refusals(folder, owner)
             check_devices(folder)
             check_size(folder)

@@ -11,7 +11,11 @@
 #include <string>
 #include <thread>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "fabricd/data/serve/data_service.hpp"
+#include "fabricd/data/serve/writes.hpp"
 #include "libfabricshm/os/sealed_file.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
 #include "libfabricshm/shm/data_listing.hpp"
@@ -68,7 +72,9 @@ class DataServiceBench {
         void operator()(std::byte* memory) const { std::free(memory); }
     };
 
-    explicit DataServiceBench(fabricd::DataSpec wanted) : spec(std::move(wanted)) {
+    /// `state`: a folder for what a service of before left; "": one of its own.
+    explicit DataServiceBench(fabricd::DataSpec wanted, std::string state = "")
+        : spec(std::move(wanted)), state_(std::move(state)) {
         arena.reset(static_cast<std::byte*>(std::aligned_alloc(4096, spec.memory)));
         std::fill_n(arena.get(), 4096, std::byte{0});
         tables = fabricshm::plan_data_tables(1, spec.files != 0 ? spec.files : 1000, spec.memory)
@@ -96,6 +102,17 @@ class DataServiceBench {
             return;
         }
         service = std::move(started).value();
+        fabricd::Writes::Options written;
+        written.log = state_.empty() ? folder.file("writes") : state_ + "/writes";
+        written.retry_pause = std::chrono::milliseconds(20);
+        if (on_the_way != 0) written.on_the_way = on_the_way;
+        auto begun = fabricd::Writes::start(written, service->parts(), *loop);
+        if (!begun.ok()) {
+            problem = describe(begun.error());
+            return;
+        }
+        writes = std::move(begun).value();
+        service->set_writes(writes.get());
         thread = std::thread([this] {
             while (!loop->stopping()) {
                 (void)loop->turn(fabricshm::Clock::now() + service->tick_interval());
@@ -108,16 +125,23 @@ class DataServiceBench {
         loop->stop();
         thread.join();
         loop->close();
+        service->set_writes(nullptr);
+        writes.reset();
         service.reset();
     }
 
+    std::string socket() const { return folder.file("data.sock"); }
+
     fabricd::DataSpec spec;
+    std::string state_;
     TemporaryDirectory folder;
     std::unique_ptr<std::byte, Free> arena;
     fabricshm::DataTables tables;
     OwnMemory memory;
     std::unique_ptr<fabricd::EventLoop> loop;
     std::unique_ptr<fabricd::DataService> service;
+    std::unique_ptr<fabricd::Writes> writes;
+    fabricshm::Bytes on_the_way = 0;  // of Writes; 0: its own
     std::thread thread;
     std::string problem;
 };
@@ -133,13 +157,15 @@ class DataClient {
         std::string payload;
         fabricshm::Fd descriptor;
     };
-    Answer ask(fabricshm::proto::DataType type, const std::string& payload) {
+    Answer ask(fabricshm::proto::DataType type, const std::string& payload, int descriptor = -1) {
         fabricshm::proto::DataMessage request;
         request.type = type;
         request.request_id = ++last_;
         request.payload = payload;
         Answer answer;
-        if (!socket_.send(encode(request).value(), {}, soon()).ok()) return answer;
+        const auto packet = encode(request).value();
+        const std::span<const int> with(&descriptor, descriptor >= 0 ? 1 : 0);
+        if (!socket_.send(packet, with, soon()).ok()) return answer;
         return receive();
     }
     Answer receive() {
@@ -199,6 +225,41 @@ class DataClient {
         using namespace fabricshm::proto;
         return ask(DataType::kFetch, data_payload(DataFetchRequest{
                                          entry.file, entry.first_line + chunk, kDataOnDemand, 0}));
+    }
+    Answer create(const std::string& path, std::uint64_t& write) {
+        Answer answer = ask(fabricshm::proto::DataType::kCreate, path);
+        const auto reply =
+            fabricshm::proto::data_fixed<fabricshm::proto::DataCreateReply>(answer.payload);
+        write = reply ? reply->write : 0;
+        return answer;
+    }
+    /// `said`: what the request says that there is; all by default.
+    Answer append(std::uint64_t write, const std::string& text, std::uint64_t said = ~0ULL) {
+        const fabricshm::Fd file(::memfd_create("test", MFD_CLOEXEC));
+        if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+            return {};
+        }
+        const std::uint64_t bytes = said == ~0ULL ? text.size() : said;
+        return ask(fabricshm::proto::DataType::kWrite,
+                   data_payload(fabricshm::proto::DataWriteRequest{write, bytes}), file.get());
+    }
+    Answer commit(std::uint64_t write) {
+        return ask(fabricshm::proto::DataType::kCommit,
+                   data_payload(fabricshm::proto::DataWriteEnd{write}));
+    }
+    Answer abort(std::uint64_t write) {
+        return ask(fabricshm::proto::DataType::kAbort,
+                   data_payload(fabricshm::proto::DataWriteEnd{write}));
+    }
+    /// All of a file, in pieces; the first error, or the answer to the commit.
+    Answer write(const std::string& path, const std::string& text, std::size_t piece = 3 << 20) {
+        std::uint64_t id = 0;
+        Answer answer = create(path, id);
+        for (std::size_t at = 0; answer.status == fabricshm::Errc::kOk && at < text.size();
+             at += piece) {
+            answer = append(id, text.substr(at, piece));
+        }
+        return answer.status == fabricshm::Errc::kOk ? commit(id) : std::move(answer);
     }
     /// JSON in, JSON out; "" and the text of the error in `error` when it is one.
     std::string command(const std::string& json, std::string* error = nullptr) {

@@ -466,6 +466,7 @@ void FakeDataService::read_from(std::uint64_t number) {
         if (!received.ok() && received.error().code == Errc::kTimeout) return;
         if (!received.ok()) {
             connections_.erase(number);
+            arrived_.notify_all();
             return;
         }
     }
@@ -535,6 +536,12 @@ int FakeDataService::count(DataType type) const {
 int FakeDataService::connections() const {
     const std::lock_guard lock(mutex_);
     return static_cast<int>(connections_.size());
+}
+
+bool FakeDataService::wait_for_connections(int count) const {
+    std::unique_lock lock(mutex_);
+    return arrived_.wait_for(lock, std::chrono::seconds(30),
+                             [&] { return static_cast<int>(connections_.size()) == count; });
 }
 
 bool FakeDataService::wait_for(DataType type, int wanted) const {

@@ -61,7 +61,7 @@ class FakeDataService {
     void die();
     /// With the tables that were there.
     void come_back();
-    /// With new tables in the same arena: the numbers of files begin anew, in another order.
+    /// With new tables in the same arena: the numbers of files begin again, in another order.
     void come_back_anew();
     /// With an arena of another generation; the one that was there is left as it is.
     void come_back_elsewhere();
@@ -87,6 +87,8 @@ class FakeDataService {
 
     int count(fabricshm::proto::DataType type) const;
     int connections() const;
+    /// Waits until there are as many; false after 30 s.
+    bool wait_for_connections(int count) const;
     /// Waits for so many; false after 30 s.
     bool wait_for(fabricshm::proto::DataType type, int count) const;
     fabricshm::proto::DataPlanRequest last_plan() const;

@@ -174,8 +174,8 @@ struct RegistryHost {
         copies = NotedCopies{};
         work = NotedWork{};
         registry = std::make_unique<Registry>(
-            limits,
-            Registry::Parts{&journal, &memory, &work, devices, links, &copies, first_step == 0});
+            limits, Registry::Parts{&journal, &memory, &work, devices, links, &copies,
+                                    first_step == 0, false, caches_apart});
         work.first = first_step;
         work.registry = registry.get();
         if (journal.contents.entries.empty()) {
@@ -288,6 +288,7 @@ struct RegistryHost {
     Limits limits;
     const fabricshm::LinkImage* links = nullptr;  // before renew(): a machine is emulated
     Bytes first_step = 0;                         // likewise: arenas grow from so many bytes on
+    bool caches_apart = false;                    // likewise
     std::vector<DeviceSpec> devices;              // likewise
     MemoryJournal journal;
     NotedMemory memory;

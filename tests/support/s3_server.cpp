@@ -124,6 +124,23 @@ S3Server::Stats S3Server::stats() {
     return stats;
 }
 
+S3Server::Object S3Server::object(const std::string& key) {
+    char md5[64] = "";
+    char write[64] = "";
+    unsigned long long bytes = 0;
+    std::sscanf(command("object " + encoded_key(key)).c_str(), "%llu %63s %63s", &bytes, md5,
+                write);
+    return {bytes, md5, write};
+}
+
+unsigned S3Server::uploads() {
+    return static_cast<unsigned>(std::atoi(command("uploads").c_str()));
+}
+
+void S3Server::begin(const std::string& key) {
+    command("begin " + encoded_key(key));
+}
+
 std::string S3Server::credentials() {
     return std::string("[default]\naws_access_key_id = AKIDTEST\naws_secret_access_key = ") +
            kSecret + "\naws_session_token = token+of/the=session\n";

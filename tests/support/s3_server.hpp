@@ -40,6 +40,15 @@ class S3Server {
     void remove(const std::string& key);
     void fault(const std::string& name, int count, const std::string& method = "");
     Stats stats();
+    struct Object {
+        std::uint64_t bytes = 0;
+        std::string md5, write;
+    };
+    /// Without an MD5: there is none.
+    Object object(const std::string& key);
+    unsigned uploads();
+    /// An upload that another client has begun.
+    void begin(const std::string& key);
 
     /// The text of a file of credentials that it takes.
     static std::string credentials();

@@ -6,15 +6,21 @@ which shares no code with what it is a test of, and misbehaves when it is asked 
   put KEY VERSION BYTES [etag TEXT | time SECONDS]   an object, whose content follows from key and version
   text KEY HEX                                       an object of these bytes
   remove KEY
-  fault NAME COUNT [METHOD]                          the next COUNT requests (of that method) meet it
+  fault NAME COUNT [METHOD]                          the next COUNT requests (of that method, or INITIATE, PART, COMPLETE)
+                                                     meet it
   stats                                              requests, connections, requests of parts
+  object KEY                                         its bytes, their MD5 and the token of the write that made it
+  uploads                                            how many uploads in parts are under way
+  begin KEY                                          one that another client has begun
 
 KEY is percent-encoded. Exit code 77: botocore is not installed. Ends with its standard input."""
 
 import datetime
 import email.utils
 import hashlib
+import html
 import http.server
+import re
 import ssl
 import sys
 import threading
@@ -33,6 +39,7 @@ BUCKET, REGION, PAGE = "datasets", "eu-test-1", 7
 ACCESS_KEY, SECRET, TOKEN = "AKIDTEST", "sec+ret/Key=", "token+of/the=session"
 LOCK = threading.Lock()
 OBJECTS: dict[str, dict] = {}
+UPLOADS: dict[str, dict] = {}
 FAULTS: list[dict] = []
 STATS = {"requests": 0, "connections": 0, "parts": 0}
 ENCODED = urllib.parse.quote_plus
@@ -44,13 +51,20 @@ def content(key: str, version: int, size: int) -> bytes:
     return "".join(lines).encode("latin-1")[:size]
 
 
-def fault_of(method: str) -> str:
+def fault_of(method: str, kind: str) -> str:
     with LOCK:
         for fault in FAULTS:
-            if fault["left"] > 0 and fault["method"] in ("", method):
+            if fault["left"] > 0 and fault["method"] in ("", method, kind):
                 fault["left"] -= 1
                 return fault["name"]
     return ""
+
+
+def kind_of(method: str, query: dict) -> str:
+    """Of a request that writes."""
+    if "uploadId" in query:
+        return {"PUT": "PART", "POST": "COMPLETE"}.get(method, "")
+    return "INITIATE" if "uploads" in query and method == "POST" else ""
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -73,6 +87,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+    def handle_expect_100(self):
+        super().handle_expect_100()
+        self.wfile.flush()
+        return True
 
     def answer(self, status: int, body: bytes = b"", headers: dict | None = None, length: int | None = None):
         self.send_response(status)
@@ -107,6 +126,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         at = datetime.datetime.strptime(moment, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
         if abs(at.timestamp() - time.time()) > 900:
             return "RequestTimeTooSkewed"
+        if self.headers.get("x-amz-content-sha256") != hashlib.sha256(self.body).hexdigest():
+            return "XAmzContentSHA256Mismatch"
         # As they mean, not as they are written: botocore encodes and sorts them itself.
         url = f"http://{self.headers['Host']}{urllib.parse.quote(urllib.parse.unquote(path), safe='/~')}"
         request = AWSRequest(self.command, url, params=dict(urllib.parse.parse_qsl(query, keep_blank_values=True)),
@@ -119,8 +140,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         with LOCK:
             STATS["requests"] += 1
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         path, _, query = self.path.partition("?")
-        fault = fault_of(self.command)
+        words = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        fault = fault_of(self.command, kind_of(self.command, words))
         if fault == "clock_skew":
             return self.error(403, "RequestTimeTooSkewed")
         if fault == "bucket_gone":
@@ -145,11 +168,88 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if problem:
             return self.error(403, problem)
         key = urllib.parse.unquote(path[1:] if by_host else path[len(BUCKET) + 2:])
+        if self.command in ("PUT", "POST", "DELETE"):
+            return self.write(key, words, fault)
+        if not key and "uploads" in words:
+            return self.send_uploads(words)
         if key or self.command == "HEAD":
             return self.send_object(key, fault)
-        return self.send_listing(dict(urllib.parse.parse_qsl(query, keep_blank_values=True)), fault)
+        return self.send_listing(words, fault)
 
-    do_HEAD = do_GET
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+    def write(self, key: str, query: dict, fault: str):
+        with LOCK:
+            status, body, headers = self.written(key, query, fault)
+        if fault == "hang_up_after":
+            self.close_connection = True
+            return None
+        if status >= 300:
+            return self.error(status, body)
+        return self.answer(status, body.encode(), headers)
+
+    def written(self, key: str, query: dict, fault: str) -> tuple[int, str, dict]:
+        """Status, body or code of the error, headers."""
+        kind = kind_of(self.command, query)
+        is_taken = self.headers.get("If-None-Match") == "*" and key in OBJECTS
+        token = self.headers.get("x-amz-meta-fabric-write", "")
+        if kind == "INITIATE":
+            name = f"upload/{len(STATS)}+{STATS['requests']}"
+            UPLOADS[name] = {"key": key, "parts": {}, "write": token}
+            return 200, f"<InitiateMultipartUploadResult><UploadId>{name}</UploadId></InitiateMultipartUploadResult>", {}
+        if "uploadId" in query:
+            upload = UPLOADS.get(query["uploadId"])
+            if upload is None or upload["key"] != key:
+                return 404, "NoSuchUpload", {}
+            if self.command == "DELETE":
+                del UPLOADS[query["uploadId"]]
+                return 204, "", {}
+            if kind == "PART":
+                etag = f'"{hashlib.md5(self.body).hexdigest()}"'
+                upload["parts"][int(query["partNumber"])] = (etag, self.body)
+                return 200, "", {"ETag": etag}
+            if is_taken:
+                return 412, "PreconditionFailed", {}
+            if fault in ("hidden_passing", "hidden_refusal"):
+                code = "InternalError" if fault == "hidden_passing" else "AccessDenied"
+                return 200, f'<?xml version="1.0"?>\n\n<Error><Code>{code}</Code></Error>', {}
+            return self.complete(query["uploadId"], upload)
+        if self.command != "PUT":
+            return 405, "MethodNotAllowed", {}
+        if is_taken:
+            return 412, "PreconditionFailed", {}
+        etag = f'"{hashlib.md5(self.body).hexdigest()}"'
+        OBJECTS[key] = {"body": self.body, "etag": etag, "time": 1_700_000_001, "write": token}
+        return 200, "", {"ETag": etag}
+
+    def complete(self, name: str, upload: dict) -> tuple[int, str, dict]:
+        wanted = re.findall(r"<PartNumber>(\d+)</PartNumber><ETag>(.*?)</ETag>", self.body.decode())
+        parts = [upload["parts"].get(int(number)) for number, _ in wanted]
+        if not parts or any(part is None or part[0] != html.unescape(etag) for part, (_, etag) in zip(parts, wanted)):
+            return 400, "InvalidPart", {}
+        if any(len(part[1]) < 5 << 20 for part in parts[:-1]):
+            return 400, "EntityTooSmall", {}
+        digests = b"".join(hashlib.md5(part[1]).digest() for part in parts)
+        etag = f'"{hashlib.md5(digests).hexdigest()}-{len(parts)}"'
+        OBJECTS[upload["key"]] = {"body": b"".join(part[1] for part in parts), "etag": etag, "time": 1_700_000_001,
+                                  "write": upload["write"]}
+        del UPLOADS[name]
+        return 200, f"<CompleteMultipartUploadResult><ETag>{escape(etag)}</ETag></CompleteMultipartUploadResult>", {}
+
+    def send_uploads(self, query: dict):
+        """In pages of one."""
+        marker = (query.get("key-marker", ""), query.get("upload-id-marker", ""))
+        with LOCK:
+            all_of = sorted((upload["key"], name) for name, upload in UPLOADS.items()
+                            if upload["key"].startswith(query.get("prefix", "")))
+        rest = [each for each in all_of if each > marker]
+        rows = "".join(f"<Upload><Key>{ENCODED(key)}</Key><UploadId>{name}</UploadId></Upload>" for key, name in rest[:1])
+        more = len(rest) > 1
+        where = (f"<NextKeyMarker>{ENCODED(rest[0][0])}</NextKeyMarker><NextUploadIdMarker>{rest[0][1]}"
+                 "</NextUploadIdMarker>") if more else ""
+        self.answer(200, (f"<ListMultipartUploadsResult><EncodingType>url</EncodingType>"
+                          f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>{where}{rows}"
+                          "</ListMultipartUploadsResult>").encode())
 
     def send_listing(self, query: dict, fault: str):
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
@@ -187,6 +287,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.error(404, "NoSuchKey")
         body = found["body"]
         headers = {"ETag": found["etag"], "Last-Modified": email.utils.formatdate(found["time"], usegmt=True)}
+        headers["x-amz-meta-fabric-write"] = found.get("write", "")
         headers = {name: value for name, value in headers.items() if value}
         if fault == "no_version":
             headers = {}
@@ -247,6 +348,14 @@ def command(words: list[str]) -> str:
             OBJECTS.pop(key, None)
         elif words[0] == "fault":
             FAULTS[:] = [{"name": words[1], "left": int(words[2]), "method": (words[3:] or [""])[0]}]
+        elif words[0] == "object":
+            found = OBJECTS.get(key)
+            return ("none" if found is None else
+                    f"{len(found['body'])} {hashlib.md5(found['body']).hexdigest()} {found.get('write') or '-'}")
+        elif words[0] == "uploads":
+            return str(len(UPLOADS))
+        elif words[0] == "begin":
+            UPLOADS[f"other/{len(UPLOADS)}"] = {"key": key, "parts": {}, "write": ""}
         elif words[0] == "stats":
             return f"{STATS['requests']} {STATS['connections']} {STATS['parts']}"
         else:

@@ -153,6 +153,13 @@ def shared_pool(work: Path) -> Scenario:
                     ["device_dax", "dax_hmem", "virtio_pci", "virtio_net"])
 
 
+def mount(_work: Path) -> Scenario:
+    """The mount's kills on Debian's kernel."""
+    return Scenario([Guest("mount", ["-M", "q35", "-m", "1G", "-smp", "2"])],
+                    ["fabricd/data/mount/fabric-mount", "fabricd/data/mount/fabric-mount-keeper",
+                     "tests/multiproc/mount/test_multiproc_mount_kills"], ["fuse"])
+
+
 SYSTEMD = Path("/usr/lib/systemd")
 # Not the whole folder: what else a system starts would take longer than the cases.
 UNITS = ["basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target",
@@ -173,7 +180,7 @@ def service(_work: Path) -> Scenario:
 
 
 SCENARIOS = {scenario.__name__: scenario
-             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, shared_pool, service)}
+             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, shared_pool, service, mount)}
 
 
 def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:

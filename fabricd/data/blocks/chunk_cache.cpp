@@ -276,7 +276,7 @@ std::vector<std::uint64_t> ChunkCache::without_pinned(std::vector<std::uint64_t>
     if (!pins_.search(lines, pinned)) return {};
     std::vector<std::uint64_t> free;
     for (std::size_t i = 0; i < lines.size(); ++i) {
-        if (pinned[i] == 0) free.push_back(lines[i]);
+        if (pinned[i] == 0 && !held_.contains(lines[i])) free.push_back(lines[i]);
     }
     stats_.found_pinned += lines.size() - free.size();
     return free;
@@ -306,6 +306,36 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
         if (records_[line].is_used && state(line) == DataLineState::kReady) order_.stays(line);
     }
     return bytes;
+}
+
+void ChunkCache::hold(std::uint64_t line) {
+    FABRIC_CHECK(state(line) == DataLineState::kReady);
+    held_.insert(line);
+}
+
+void ChunkCache::let_go(std::uint64_t line) {
+    held_.erase(line);
+}
+
+void ChunkCache::hand_over(std::uint64_t from, std::uint64_t to) {
+    DataLine& old = at(from);
+    DataLine& now = at(to);
+    Record& record = records_[from];
+    FABRIC_CHECK(state(from) == DataLineState::kReady && !record.is_retired);
+    FABRIC_CHECK(state(to) == DataLineState::kEmpty && records_[to].is_used && now.bytes == 0);
+    const ChunkKind kind = order_.kind(from);
+    leave_kind(from);
+    set_word(from, DataLineState::kEmpty, true);
+    now.offset = old.offset;
+    now.checksum = old.checksum;
+    now.bytes = old.bytes;
+    // First: two lines with the same memory would be a contradiction after a kill.
+    old.bytes = 0;
+    by_offset_[now.offset] = to;
+    set_word(to, DataLineState::kReady, false);
+    enter(to, kind);
+    if (held_.erase(from) != 0) held_.insert(to);
+    release_line(from);
 }
 
 std::size_t ChunkCache::drop(std::vector<std::uint64_t> lines) {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "fabricd/data/blocks/free_ranges.hpp"
@@ -115,6 +116,13 @@ class ChunkCache {
     void set_kind(std::uint64_t line, ChunkKind kind);
     /// Takes lines that are ready out, but for those that are pinned; how many went.
     std::size_t drop(std::vector<std::uint64_t> lines);
+    /// Of a line that is ready: its bytes stay where they are until it is let go, as if a reader
+    /// had pinned it.
+    void hold(std::uint64_t line);
+    void let_go(std::uint64_t line);
+    /// `from` is ready and was never named to readers; `to` is empty, of a chunk with these bytes.
+    /// `to` has them now, and is held if `from` was; `from` is free.
+    void hand_over(std::uint64_t from, std::uint64_t to);
     /// Gives back what readers of versions that are gone have let go of. Call now and then.
     void sweep();
 
@@ -160,7 +168,8 @@ class ChunkCache {
     std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line
     LeavingOrder order_;
     std::vector<std::pair<std::uint64_t, Bytes>> unsettled_;  // see settle(): offsets and bytes
-    std::vector<std::uint64_t> gone_;                         // lines whose bytes may be pinned
+    std::unordered_set<std::uint64_t> held_;
+    std::vector<std::uint64_t> gone_;  // lines whose bytes may be pinned
     Stats stats_;
 };
 

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <memory>
 
 #include "fabricd/data/program/data_link.hpp"
 #include "fabricd/data/serve/data_service.hpp"
 #include "fabricd/data/serve/published_memory.hpp"
+#include "fabricd/data/serve/writes.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/service/notify.hpp"
@@ -34,6 +36,7 @@ constexpr int kFailed = 1;
 constexpr int kBadConfiguration = 2;
 // Of disks and servers that are at work when the service is to end. SIGALRM ends it then.
 constexpr unsigned kEndSeconds = 15;
+constexpr auto kUploadTime = 8s;
 constexpr int kArenaNames = 8;
 constexpr auto kLastWord = 1s;
 
@@ -112,10 +115,19 @@ std::string folder_of(const std::string& path) {
     return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
 }
 
-int run(DataService& service, ArenaMemory& memory, EventLoop& loop) {
+// Files that only the cache has are uploaded before the service ends, while there is time.
+bool may_end(const std::atomic<bool>& is_asked, const Writes& writes, TimePoint& deadline) {
+    if (!is_asked.load(std::memory_order_relaxed)) return false;  // nothing else comes with it
+    if (deadline == fabricshm::kNoWait) deadline = Clock::now() + kUploadTime;
+    return writes.stats().pending == 0 || Clock::now() >= deadline;
+}
+
+int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes& writes,
+        const std::atomic<bool>& is_asked) {
+    TimePoint deadline = fabricshm::kNoWait;
     const auto watchdog = watchdog_interval();
     auto next_word = Clock::now();
-    while (!loop.stopping()) {
+    while (!may_end(is_asked, writes, deadline)) {
         const auto turned = loop.turn(Clock::now() + service.tick_interval());
         if (!turned.ok()) return fail(kFailed, describe(turned.error()));
         const auto now = Clock::now();
@@ -175,16 +187,28 @@ int serve(const ServeOptions& options) {
         return fail(is_configuration ? kBadConfiguration : kFailed,
                     explanation_of(service.error()));
     }
-    signals->start({[&](int, SignalThread::Sender) { loop->stop(); }, [] {}});
+    Writes::Options written;
+    written.log = socket + ".writes";
+    auto writes = Writes::start(written, (*service)->parts(), *loop);
+    if (!writes.ok()) return fail(kBadConfiguration, explanation_of(writes.error()));
+    (*service)->set_writes(writes->get());
+    std::atomic<bool> is_asked_to_end{false};
+    signals->start({[&](int, SignalThread::Sender) {
+                        is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
+                        static_cast<void>(loop->post([] {}));
+                    },
+                    [] {}});
     fabricshm::log(fabricshm::LogLevel::kInfo, "serving at %s from arena %s, %s%s", socket.c_str(),
                    published->name.c_str(),
                    fabricshm::format_bytes((*service)->parts().cache.capacity()).c_str(),
                    published->is_fresh ? "" : ", taken up again");
     notify_systemd("READY=1", kLastWord);
-    const int code = run(**service, memory, *loop);
+    const int code = run(**service, memory, *loop, **writes, is_asked_to_end);
     notify_systemd("STOPPING=1", kLastWord);
     ::alarm(kEndSeconds);
     loop->close();
+    (*service)->set_writes(nullptr);
+    writes->reset();
     service->reset();
     (*session)->close();
     return code;

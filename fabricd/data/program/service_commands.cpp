@@ -96,6 +96,27 @@ std::string spill_text(const Json& spill) {
     return off.empty() ? text : text + "    off until the next start: " + off + "\n";
 }
 
+std::string writes_text(const Json& writes) {
+    std::string text = "writes: " + std::to_string(number(writes, "open")) + " under way, " +
+                       std::to_string(number(writes, "committed")) + " in the silos, " +
+                       std::to_string(number(writes, "pending")) + " (" +
+                       bytes(writes, "pending_bytes") + ") not yet\n";
+    if (number(writes, "failed_uploads") != 0) {
+        text += "    uploads that failed and are tried again: " +
+                std::to_string(number(writes, "failed_uploads")) +
+                ", the last: " + word(writes, "last_failure") + "\n";
+    }
+    if (number(writes, "lost") != 0) {
+        text += "    lost, committed before the service was killed and not in the silo: " +
+                std::to_string(number(writes, "lost"));
+        for (const Json& path : writes.value("first_lost", Json::array())) {
+            if (path.is_string()) text += " " + path.get<std::string>();
+        }
+        text += "\n";
+    }
+    return text;
+}
+
 // Both sides of the line: what is not kept has to come as fast as it is read.
 std::string plan_text(const Json& plan) {
     return "    plan of " + word(plan, "at") + ": " + std::to_string(number(plan, "read")) +
@@ -124,6 +145,7 @@ std::string status_text(const std::string& text) {
         fixed(real(cache, "stall_s"), 1) + " s  read " + bytes(cache, "read_bytes") + "\n";
     if (json.contains("spill")) shown += spill_text(json["spill"]);
     for (const Json& silo : json.value("silos", Json::array())) shown += silo_text(silo);
+    if (json.contains("writes")) shown += writes_text(json["writes"]);
     for (const Json& plan : json.value("plans", Json::array())) shown += plan_text(plan);
     for (const Json& walk : json.value("walks", Json::array())) {
         shown += "    under way: " + word(walk, "path") + ", " +
@@ -200,6 +222,20 @@ fabricshm::Result<std::string> follow(DataLink& link, std::string answer, double
     }
 }
 
+// Asks until the silos have what was written.
+fabricshm::Result<std::string> flushed(DataLink& link, std::string answer,
+                                       fabricshm::TimePoint deadline) {
+    while (number(parsed(answer), "pending") != 0) {
+        if (Clock::now() >= deadline) {
+            return fabricshm::explain({Errc::kTimeout, 0, "flush"}, "not done in time: %s",
+                                      answer.c_str());
+        }
+        std::this_thread::sleep_for(kLook);
+        FABRIC_TRY(answer, link.ask(R"({"command": "flush"})", deadline));
+    }
+    return answer;
+}
+
 std::string text_of(const ServiceCommand& command, const std::string& answer) {
     if (command.json) return answer + "\n";
     if (command.name == "status") return status_text(answer);
@@ -212,7 +248,9 @@ std::string text_of(const ServiceCommand& command, const std::string& answer) {
                std::to_string(number(json, "pinned")) + "\n";
     }
     if (command.name == "refresh") return std::to_string(number(json, "files")) + " files\n";
-    return "nothing is to be written\n";
+    std::string shown = "the silos have what was written\n";
+    if (number(json, "lost") != 0) shown += writes_text(json);
+    return shown;
 }
 
 }  // namespace
@@ -232,6 +270,7 @@ int run_service_command(const ServiceCommand& command) {
     auto answer =
         link->ask(question.dump(-1, ' ', false, Json::error_handler_t::replace), deadline);
     const bool is_walk = command.name == "load" || command.name == "verify";
+    if (answer.ok() && command.name == "flush") answer = flushed(*link, *answer, deadline);
     if (answer.ok() && is_walk) answer = follow(*link, *answer, until, deadline);
     if (!answer.ok()) return fail(kFailed, explanation_of(answer.error()));
     const int code = print(text_of(command, *answer));

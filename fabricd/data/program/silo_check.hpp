@@ -19,6 +19,7 @@ struct SiloCheck {
     bool has_more = false;
     std::size_t left_out = 0;  // of these, what can't be served
     std::string first_left_out;
+    std::string prepared;  // of a [[prep]]: what came of the first file
 };
 
 SiloCheck check_silo(const SiloSpec& silo);

@@ -65,6 +65,18 @@ Json view_of(const PlanView& plan) {
             {"stall_free", plan.is_stall_free}};
 }
 
+Json view_of(const WriteDesk::Stats& stats) {
+    return {{"open", stats.open},
+            {"committed", stats.committed},
+            {"aborted", stats.aborted},
+            {"pending", stats.pending},
+            {"pending_bytes", stats.pending_bytes},
+            {"failed_uploads", stats.failed_uploads},
+            {"last_failure", stats.last_failure},
+            {"lost", stats.lost_count},
+            {"first_lost", stats.lost}};
+}
+
 Json cache_view(const ServiceParts& parts) {
     const auto& stats = parts.cache.stats();
     const auto totals = parts.notes.totals();
@@ -147,6 +159,7 @@ std::string DataCommands::status(TimePoint now) const {
              {"under_way", load.under_way}});
     }
     json["silos"] = silos;
+    if (parts_.writes != nullptr) json["writes"] = view_of(parts_.writes->stats());
     json["plans"] = Json::array();
     for (const auto& plan : parts_.plans.views()) json["plans"].push_back(view_of(plan));
     json["walks"] = Json::array();
@@ -261,7 +274,11 @@ void DataCommands::run(const std::string& text, Reply reply, TimePoint now) {
     const std::string path = word("path");
     const bool with_silo = json.is_object() && json.value("silo", Json(false)) == true;
     if (command == "status") return reply({}, status(now));
-    if (command == "flush") return reply({}, one_line({{"pending", 0}}));
+    // Asked again until nothing is pending.
+    if (command == "flush") {
+        const auto stats = parts_.writes != nullptr ? parts_.writes->stats() : WriteDesk::Stats{};
+        return reply({}, one_line(view_of(stats)));
+    }
     if (command == "walk") {
         const auto id = json.value("walk", Json(0));
         return show_walk(id.is_number_unsigned() ? id.get<std::uint64_t>() : 0, reply);

@@ -74,7 +74,8 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
              },
              [this](std::uint64_t line) { return memory_.holders(line); },
              options_.arena_name,
-             tier_.get()},
+             tier_.get(),
+             nullptr},
       walks_(parts_),
       commands_(parts_, walks_),
       settled_(Clock::now() + kSettle) {

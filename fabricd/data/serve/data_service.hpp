@@ -22,20 +22,6 @@ class PublishedMemory : public PinPages, public NotesSource {
     virtual std::vector<PinHolder> holders(std::uint64_t line) = 0;
 };
 
-/// Answers kCreate to kAbort: the way of new files into a silo.
-class WriteDesk {
-  public:
-    WriteDesk() = default;
-    virtual ~WriteDesk() = default;
-    WriteDesk(const WriteDesk&) = delete;
-    WriteDesk& operator=(const WriteDesk&) = delete;
-
-    using Reply = std::function<void(const Outcome&, const std::string& payload)>;
-    virtual void handle(DataRequest request, Reply reply) = 0;
-    virtual void end_connection(std::uint64_t connection) = 0;
-    virtual void tick(TimePoint now) = 0;
-};
-
 /// The control thread's: that of `loop`.
 class DataService {
   public:
@@ -62,7 +48,10 @@ class DataService {
     Duration tick_interval() const;
 
     /// Takes part from now on; for kCreate to kAbort. Borrowed.
-    void set_writes(WriteDesk* writes) noexcept { writes_ = writes; }
+    void set_writes(WriteDesk* writes) noexcept {
+        writes_ = writes;
+        parts_.writes = writes;
+    }
     ServiceParts& parts() noexcept { return parts_; }
 
   private:
@@ -100,8 +89,8 @@ class DataService {
     std::unordered_map<std::uint64_t, std::function<void(FillDone)>> reads_;
     std::uint64_t last_read_ = 0;
     TimePoint next_slow_tick_{};
-    bool had_plans_ = false;
     TimePoint settled_;                   // from when on a former service's reads have ended
+    bool had_plans_ = false;
     std::unique_ptr<DataServer> server_;  // last: it goes first
 };
 

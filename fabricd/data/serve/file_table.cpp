@@ -130,6 +130,19 @@ void FileTable::flush() {
     fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(written.error()).c_str());
 }
 
+void FileTable::confirm(std::uint64_t id, const FileFacts& facts) {
+    const auto found = files_.find(id);
+    if (found == files_.end()) return;
+    KnownFile& known = found->second;
+    FABRIC_CHECK(known.facts.bytes == facts.bytes);
+    known.facts = facts;
+    // The later record of an id counts.
+    const auto logged = log_.add({id, known.first_line, full_path(known), facts});
+    if (!logged.ok()) {
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
+    }
+}
+
 void FileTable::forget(std::uint64_t id) {
     const auto found = files_.find(id);
     if (found == files_.end()) return;

@@ -38,6 +38,11 @@ class FileTable {
                                  const FileFacts& facts, TimePoint now);
     /// Writes the names of what was seen and forgotten: before any of it is fetched.
     void flush();
+    /// The silo has named the version of a file that was seen before it had one. Its bytes and id
+    /// are as before.
+    void confirm(std::uint64_t id, const FileFacts& facts);
+    /// An id that no file has or gets: of lines without a name.
+    std::uint64_t take_id() noexcept { return ++last_id_; }
     /// It is no more.
     void forget(std::uint64_t id);
 

@@ -172,8 +172,29 @@ void Listings::forget_missing(const Listing& before, const Listing& after) {
     }
 }
 
+// What was written and is not in the silo yet, as if it were.
+void Listings::add_unwritten(const Key& key, ListDone& done) const {
+    if (!unwritten) return;
+    std::map<std::string, ListedPath> more;
+    const std::string prefix = key.path.empty() ? "" : key.path + "/";
+    for (const auto& [path, facts] : unwritten(key.silo)) {
+        if (!path.starts_with(prefix)) continue;
+        const std::size_t slash = path.find('/', prefix.size());
+        const bool is_deeper = slash != path.npos && !key.is_recursive;
+        const std::string shown = is_deeper ? path.substr(0, slash) : path;
+        more[shown] = {shown, is_deeper, is_deeper ? FileFacts{} : facts};
+    }
+    if (more.empty()) return;
+    // A folder of such files alone is not gone.
+    if (done.error.code == Errc::kNotFound && !key.path.empty()) done.error.code = Errc::kOk;
+    if (done.error.code != Errc::kOk) return;
+    std::erase_if(done.entries, [&](const ListedPath& entry) { return more.contains(entry.path); });
+    for (auto& [path, entry] : more) done.entries.push_back(std::move(entry));
+}
+
 void Listings::took(const Key& key, ListDone done) {
     const TimePoint now = Clock::now();
+    add_unwritten(key, done);
     Entry& entry = entries_[key];
     entry.is_asked = false;
     const auto waiting = std::exchange(entry.waiting, {});
@@ -201,7 +222,8 @@ void Listings::took(const Key& key, ListDone done) {
     if (!made.ok()) return answer_all(outcome_of(made.error()), nullptr);
     if (entry.last) forget_missing(*entry.last, **made);
     entry.last = *made;
-    entry.is_expired = false;
+    entry.is_expired = entry.is_late;
+    entry.is_late = false;
     remember(*made);
     answer_all({}, *made);
 }
@@ -220,7 +242,9 @@ std::shared_ptr<const Listing> Listings::find(std::uint64_t id) const {
 
 void Listings::expire(std::uint32_t silo) {
     for (auto& [key, entry] : entries_) {
-        if (key.silo == silo) entry.is_expired = true;
+        if (key.silo != silo) continue;
+        entry.is_expired = true;
+        entry.is_late = entry.is_asked;
     }
 }
 
@@ -244,8 +268,17 @@ void Listings::stat(const std::string& path, StatAnswer answer, TimePoint now) {
     });
 }
 
-void Listings::took_look(const LookKey& key, const ListDone& done) {
+void Listings::took_look(const LookKey& key, const ListDone& asked) {
     const TimePoint now = Clock::now();
+    ListDone done = asked;
+    if (unwritten) {
+        const auto& files = unwritten(key.first);
+        const auto file = files.find(key.second);
+        if (file != files.end()) {
+            done = {};
+            done.entries.push_back({file->first, false, file->second});
+        }
+    }
     const auto found = looks_.find(key);
     const Look look = std::move(found->second);
     looks_.erase(found);

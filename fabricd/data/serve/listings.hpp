@@ -47,6 +47,8 @@ class Listings {
         Duration silo_timeout;
         std::function<bool(std::function<void()>)> post;  // to the control thread
     };
+    /// Files that the cache has and the silo has not yet: by path, as they are to be listed.
+    using Unwritten = std::map<std::string, FileFacts>;
     explicit Listings(Parts parts);
 
     using ListAnswer = std::function<void(const Outcome&, std::shared_ptr<const Listing>)>;
@@ -64,6 +66,9 @@ class Listings {
     std::shared_ptr<const Listing> find(std::uint64_t id) const;
     /// Version and names of what lies there are asked for again.
     void expire(std::uint32_t silo);
+
+    /// Where these are asked for; nothing: there are none.
+    std::function<const Unwritten&(std::uint32_t silo)> unwritten;
 
     /// The silo that a path lies in, and the path there. Nothing: it lies in none.
     struct Place {
@@ -88,6 +93,7 @@ class Listings {
         std::shared_ptr<const Listing> last;
         bool is_expired = false;
         bool is_asked = false;  // the silo lists it now
+        bool is_late = false;   // ... and it has expired since
         std::vector<Waiter<ListAnswer>> waiting;
     };
     struct Look {
@@ -100,6 +106,7 @@ class Listings {
     bool is_above_silos(const std::string& path) const;
     Result<std::shared_ptr<Listing>> list_above(const std::string& path, TimePoint now);
     void took(const Key& key, ListDone done);
+    void add_unwritten(const Key& key, ListDone& done) const;
     void took_look(const LookKey& key, const ListDone& done);
     Outcome late_outcome(std::uint32_t silo) const;
     Result<std::shared_ptr<Listing>> make(const Key& key, const ListDone& done, TimePoint now);

@@ -12,6 +12,7 @@
 #include "fabricd/data/serve/plans.hpp"
 #include "fabricd/data/serve/reader_notes.hpp"
 #include "fabricd/data/serve/second_tier.hpp"
+#include "fabricd/data/serve/write_desk.hpp"
 
 namespace fabricd {
 
@@ -36,6 +37,7 @@ struct ServiceParts {
     std::function<std::vector<PinHolder>(std::uint64_t line)> holders;
     std::string arena_name;
     const SecondTier* tier;  // nullptr: none
+    WriteDesk* writes = nullptr;  // where files are written
 };
 
 }  // namespace fabricd

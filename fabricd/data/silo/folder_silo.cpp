@@ -2,8 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include "fabricd/data/silo/folder_place.hpp"
+#include "fabricd/data/silo/silo_writer.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -35,14 +35,6 @@ std::uint64_t nanoseconds(const timespec& time) {
            static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-FileFacts facts_of(const struct stat& status) {
-    FileFacts facts;
-    facts.bytes = static_cast<Bytes>(status.st_size);
-    facts.version.words = {facts.bytes, nanoseconds(status.st_mtim), status.st_ino,
-                           nanoseconds(status.st_ctim)};
-    return facts;
-}
-
 // Until what is written from now on gets another time. A clock of another machine that is ahead of
 // ours is not waited for.
 void wait_for_next_tick(const struct stat& status) {
@@ -53,21 +45,6 @@ void wait_for_next_tick(const struct stat& status) {
     if (begin < changed) return;
     const std::chrono::nanoseconds passed(begin - changed);
     if (passed < kTick) std::this_thread::sleep_for(kTick - passed);
-}
-
-Error error_of(int saved_errno, const std::string& path, const char* step) {
-    const std::string shown = printable(path);
-    if (saved_errno == EXDEV || saved_errno == ELOOP) {
-        return explain({Errc::kDenied, 0, step}, "%s leads out of the silo", shown.c_str());
-    }
-    if (saved_errno == ENOENT || saved_errno == ENOTDIR) {
-        return explain({Errc::kNotFound, 0, step}, "%s is not there", shown.c_str());
-    }
-    if (saved_errno == EACCES || saved_errno == EPERM) {
-        return explain({Errc::kDenied, 0, step}, "%s may not be read", shown.c_str());
-    }
-    return explain(fabricshm::error_of_disk(saved_errno, step), "%s: %s", shown.c_str(),
-                   std::strerror(saved_errno));
 }
 
 Fetched failed(std::uint64_t tag, const Error& error) {
@@ -98,53 +75,33 @@ Result<std::unique_ptr<FolderSilo>> FolderSilo::open(const std::string& root,
 
 // Another folder may be there by now: one that was put in its place, or mounted on it.
 Result<void> FolderSilo::find_root() {
-    Fd root(::open(place_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!root && errno == ENOTDIR) {
-        return explain({Errc::kNotFound, 0, "open silo"}, "%s is no folder",
-                       printable(place_).c_str());
-    }
-    if (!root) return error_of(errno, place_, "open silo");
-    root_ = std::move(root);
+    FABRIC_TRY(root_, open_silo_root(place_));
     return {};
 }
 
 Result<Fd> FolderSilo::open_inside(const std::string& path, int flags) const {
-    if (!is_silo_path(path)) {
-        return explain({Errc::kInvalid, 0, "open in silo"}, "%s is no path in a silo",
-                       printable(path).c_str());
-    }
-    open_how how{};
-    // Not to wait for the writer of a FIFO. openat2() refuses flags that O_PATH has no use for.
-    const int gentle = (flags & O_PATH) != 0 ? 0 : O_NONBLOCK | O_NOCTTY;
-    how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC | gentle);
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS;
-    const char* const name = path.empty() ? "." : path.c_str();
-    for (;;) {
-        const long fd = ::syscall(SYS_openat2, root_.get(), name, &how, sizeof how);
-        if (fd >= 0) return Fd(static_cast<int>(fd));
-        // A rename somewhere raced with the look at "..".
-        if (errno != EAGAIN && errno != EINTR) return error_of(errno, path, "open in silo");
-    }
+    return open_beneath(root_.get(), path, flags);
 }
 
 Result<void> FolderSilo::read_names(const std::string& folder) {
     FABRIC_TRY_VOID(find_root());
     FABRIC_TRY(Fd fd, open_inside(folder, O_RDONLY | O_DIRECTORY));
     DIR* const stream = ::fdopendir(fd.get());
-    if (stream == nullptr) return error_of(errno, folder, "list folder");
+    if (stream == nullptr) return folder_error(errno, folder, "list folder");
     static_cast<void>(fd.release());
     names_.clear();
     errno = 0;
     while (const dirent* const entry = ::readdir(stream)) {
         const std::string name = entry->d_name;
-        if (name != "." && name != "..") names_.push_back(name);
+        if (name == "." || name == ".." || is_temporary_name(name)) continue;
+        names_.push_back(name);
     }
     const int saved_errno = errno;
     ::closedir(stream);
     listed_ = folder;
     if (saved_errno != 0) {
         names_.clear();
-        return error_of(saved_errno, folder, "list folder");
+        return folder_error(saved_errno, folder, "list folder");
     }
     std::sort(names_.begin(), names_.end());
     return {};
@@ -169,7 +126,7 @@ void FolderSilo::add_entry(int folder, const std::string& path, const std::strin
     }
     const bool is_folder = S_ISDIR(status.st_mode);
     if (!is_folder && !S_ISREG(status.st_mode)) return leave_out("neither a file nor a folder");
-    page.entries.push_back({name, is_folder, is_folder ? FileFacts{} : facts_of(status)});
+    page.entries.push_back({name, is_folder, is_folder ? FileFacts{} : facts_of_file(status)});
 }
 
 // The names are read once for all pages that follow each other; the facts with their page.
@@ -196,12 +153,12 @@ Result<SiloPage> FolderSilo::list(const std::string& folder, const std::string& 
 Result<FileFacts> FolderSilo::look(const std::string& path, TimePoint) {
     FABRIC_TRY(const Fd fd, open_inside(path, O_PATH));
     struct stat status {};
-    if (::fstat(fd.get(), &status) != 0) return error_of(errno, path, "look at file");
+    if (::fstat(fd.get(), &status) != 0) return folder_error(errno, path, "look at file");
     if (!S_ISREG(status.st_mode)) {
         return explain({Errc::kNotFound, 0, "look at file"}, "%s is no file",
                        printable(path).c_str());
     }
-    return facts_of(status);
+    return facts_of_file(status);
 }
 
 // Past the page cache where the place in memory and in the file allow it.
@@ -224,10 +181,10 @@ void FolderSilo::start(const Fetch& fetch) {
     }
     struct stat status {};
     if (::fstat(file->get(), &status) != 0) {
-        ended_.push_back(failed(fetch.tag, error_of(errno, fetch.path, "look at file")));
+        ended_.push_back(failed(fetch.tag, folder_error(errno, fetch.path, "look at file")));
         return;
     }
-    if (!S_ISREG(status.st_mode) || facts_of(status) != fetch.facts) {
+    if (!S_ISREG(status.st_mode) || facts_of_file(status) != fetch.facts) {
         ended_.push_back(changed(fetch.tag, "it is another version"));
         return;
     }
@@ -242,13 +199,14 @@ void FolderSilo::start(const Fetch& fetch) {
 
 Fetched FolderSilo::verdict_on(const UnderWay& work, const fabricshm::DiskReadDone& done) const {
     const Fetch& fetch = work.fetch;
-    if (done.error != 0) return failed(fetch.tag, error_of(done.error, fetch.path, "read file"));
+    if (done.error != 0)
+        return failed(fetch.tag, folder_error(done.error, fetch.path, "read file"));
     struct stat status {};
     if (::fstat(work.file.get(), &status) != 0) {
-        return failed(fetch.tag, error_of(errno, fetch.path, "look at file"));
+        return failed(fetch.tag, folder_error(errno, fetch.path, "look at file"));
     }
     // Looked at after the read: a write before its end would have changed the time.
-    if (done.bytes < fetch.bytes || facts_of(status) != fetch.facts) {
+    if (done.bytes < fetch.bytes || facts_of_file(status) != fetch.facts) {
         return changed(fetch.tag, "it changed while it was read");
     }
     return {fetch.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""};

@@ -137,6 +137,8 @@ struct HttpTransfers::Transfer {
                      {"location", fields.location},
                      {"x-amz-request-id", fields.request_id},
                      {"x-amz-bucket-region", fields.region},
+                     {"x-amz-meta-fabric-write", fields.write},
+                     {"x-fabric-crc32c", fields.checksum},
                      {"retry-after", fields.retry_after}};
         for (const auto& field : known) {
             if (same_word(name, field.name)) field.place = value;
@@ -338,6 +340,10 @@ void HttpTransfers::set_options(Transfer& transfer) {
     set(CURLOPT_SSL_VERIFYHOST, 2L);
     set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
     if (!options_.ca_file.empty()) set(CURLOPT_CAINFO, options_.ca_file.c_str());
+    if (!options_.certificate_file.empty()) {
+        set(CURLOPT_SSLCERT, options_.certificate_file.c_str());
+        set(CURLOPT_SSLKEY, options_.key_file.c_str());
+    }
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
     // 0 would be no limit.
     set(CURLOPT_TIMEOUT_MS, std::max(1L, milliseconds_until(request.deadline)));
@@ -351,6 +357,15 @@ void HttpTransfers::set_options(Transfer& transfer) {
     set(CURLOPT_WRITEFUNCTION, &Callbacks::body);
     set(CURLOPT_WRITEDATA, &transfer);
     if (request.is_head) set(CURLOPT_NOBODY, 1L);
+    if (!request.method.empty()) {
+        // In one piece and not by a callback, so that libcurl can sign it. It is the body of a POST
+        // for libcurl, whatever the method is called.
+        static const std::string kNone;
+        const std::string& body = request.body != nullptr ? *request.body : kNone;
+        set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
+        set(CURLOPT_POSTFIELDS, body.data());
+        set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    }
     if (!request.is_head && request.into != nullptr) {
         const std::string range = std::to_string(request.offset) + "-" +
                                   std::to_string(request.offset + request.bytes - 1);

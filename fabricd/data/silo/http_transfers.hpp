@@ -1,5 +1,5 @@
-// HttpTransfers: many HEADs and GETs at a time, parts of files straight to their place. The one
-// home of libcurl.
+// HttpTransfers: many requests at a time, parts of files straight to their place. The one home of
+// libcurl.
 
 #pragma once
 
@@ -31,6 +31,12 @@ struct HttpSigning {
 struct HttpRequest {
     std::string url;
     bool is_head = false;
+    // "PUT", "POST" or "DELETE", with a body; "": HEAD or GET, without. A signature has the body's
+    // SHA-256.
+    std::string method;
+    std::shared_ptr<const std::string> body;
+    // A server that has begun to answer 200 can't take it back: an error is in the text then.
+    bool may_hide_error = false;
     std::vector<std::string> headers;            // "Name: value"
     std::shared_ptr<const HttpSigning> signing;  // null: none
     // A part of the file, which lies where it is to be when the answer is kAnswered with 206; null:
@@ -59,7 +65,9 @@ struct HttpFields {
     std::string location;
     std::string request_id;
     std::string retry_after;
-    std::string region;  // of a bucket that is elsewhere
+    std::string region;    // of a bucket that is elsewhere
+    std::string write;     // the token of the write that made an object
+    std::string checksum;  // of a chunk of another host
 };
 
 struct HttpAnswer {
@@ -80,6 +88,9 @@ struct HttpTransfersOptions {
     unsigned stalled_seconds = 10;
     std::chrono::milliseconds connect_timeout{5000};
     std::string ca_file;  // certificates to trust; "": those of the system
+    // What this end shows a server that asks for it; "": nothing.
+    std::string certificate_file;
+    std::string key_file;
 };
 
 /// "bytes 0-99/1000": where a part lies, and in how much. nullopt: it says neither.

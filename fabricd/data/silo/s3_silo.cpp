@@ -13,96 +13,23 @@ using fabricshm::explain;
 
 namespace {
 
-constexpr std::string_view kScheme = "s3://";
 constexpr Bytes kPageText = 32 * fabricshm::kMiB;
 constexpr std::size_t kMaxNames = 20'000'000;
-// Of a body of no bytes, by which libcurl signs: S3 wants it in each request.
-constexpr const char* kNoBody =
-    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-Error wrong_option(const char* name, const char* what) {
-    return explain({Errc::kInvalid, 0, "open S3 silo"}, "%s: %s", name, what);
-}
-
-bool is_made_of(std::string_view text, std::string_view others) noexcept {
-    return !text.empty() && std::all_of(text.begin(), text.end(), [&](char letter) {
-        return (letter >= 'a' && letter <= 'z') || (letter >= '0' && letter <= '9') ||
-               others.find(letter) != others.npos;
-    });
-}
-
-// "bucket.s3.example:9000" of "https://s3.example:9000".
-std::string with_bucket(std::string endpoint, const std::string& bucket, S3Addressing addressing) {
-    if (endpoint.ends_with('/')) endpoint.pop_back();
-    if (addressing == S3Addressing::kPath) return endpoint + "/" + bucket + "/";
-    return endpoint.insert(endpoint.find("://") + 3, bucket + ".") + "/";
-}
-
-Result<void> check_endpoint(std::string_view endpoint) {
-    const auto is_scheme = [&](std::string_view name) { return endpoint.starts_with(name); };
-    if (!is_scheme("http://") && !is_scheme("https://")) {
-        return wrong_option("endpoint", "neither http:// nor https://");
-    }
-    std::string_view host = endpoint.substr(endpoint.find("://") + 3);
-    if (host.ends_with('/')) host.remove_suffix(1);
-    if (host.empty() || host.find_first_of("/?#@ \t\r\n") != host.npos) {
-        return wrong_option("endpoint", "more than a host and a port, or less");
-    }
-    return {};
-}
 
 }  // namespace
 
-S3Silo::S3Silo(const S3Options& options, std::string base, std::string prefix,
-               std::unique_ptr<HttpTransfers> transfers)
+S3Silo::S3Silo(const S3Options& options, S3Place place, std::unique_ptr<HttpTransfers> transfers)
     : WebSilo(printable(options.place), options.web, std::move(transfers)),
-      base_(std::move(base)),
-      prefix_(std::move(prefix)) {}
+      place_(std::move(place)) {}
 
 Result<std::unique_ptr<S3Silo>> S3Silo::open(const S3Options& options) {
-    if (!options.place.starts_with(kScheme)) return wrong_option("from", "not s3://BUCKET/PREFIX");
-    const std::string place = options.place.substr(kScheme.size());
-    const std::size_t slash = std::min(place.find('/'), place.size());
-    const std::string bucket = place.substr(0, slash);
-    if (!is_made_of(bucket, ".-") || bucket.size() > 63) {
-        return wrong_option("from", "the bucket has a name that S3 has not");
-    }
-    std::string prefix = place.substr(std::min(slash + 1, place.size()));
-    if (prefix.ends_with('/')) prefix.pop_back();
-    if (!is_silo_path(prefix)) return wrong_option("from", "no prefix that a path can have");
-    if (!prefix.empty()) prefix += '/';
-    if (!is_made_of(options.region, "-")) return wrong_option("region", "no name of a region");
-    FABRIC_TRY_VOID(check_endpoint(options.endpoint));
-    std::shared_ptr<HttpSigning> signing;
-    S3Credentials credentials;
-    if (!options.credentials.empty()) {
-        FABRIC_TRY(credentials, read_s3_credentials(options.credentials));
-        signing = std::make_shared<HttpSigning>(HttpSigning{
-            "aws:amz:" + options.region + ":s3", credentials.access_key, credentials.secret});
-    }
+    FABRIC_TRY(auto place, S3Place::of(options));
     FABRIC_TRY(auto transfers, HttpTransfers::make(options.web.transfers));
-    std::unique_ptr<S3Silo> silo(
-        new S3Silo(options, with_bucket(options.endpoint, bucket, options.addressing), prefix,
-                   std::move(transfers)));
-    silo->signing_ = std::move(signing);
-    silo->session_token_ = credentials.session_token;
-    return silo;
-}
-
-HttpRequest S3Silo::signed_request(std::string url) const {
-    HttpRequest request;
-    request.url = std::move(url);
-    if (signing_ == nullptr) return request;
-    request.signing = signing_;
-    request.headers.emplace_back(kNoBody);
-    if (!session_token_.empty()) {
-        request.headers.push_back("x-amz-security-token: " + session_token_);
-    }
-    return request;
+    return std::unique_ptr<S3Silo>(new S3Silo(options, std::move(place), std::move(transfers)));
 }
 
 HttpRequest S3Silo::request_for(const std::string& path) const {
-    return signed_request(base_ + url_encoded(prefix_ + path, true));
+    return place_.request(place_.url_of(path));
 }
 
 std::string S3Silo::code_of(const HttpAnswer& answer) const {
@@ -114,15 +41,15 @@ std::string S3Silo::list_url(const std::string& prefix, const std::string& token
     std::string query;
     if (!token.empty()) query += "continuation-token=" + url_encoded(token, false) + "&";
     query += "delimiter=%2F&encoding-type=url&list-type=2&prefix=" + url_encoded(prefix, false);
-    return base_ + "?" + query;
+    return place_.base() + "?" + query;
 }
 
 Result<void> S3Silo::read_names(const std::string& folder, TimePoint deadline) {
-    const std::string prefix = prefix_ + (folder.empty() ? "" : folder + "/");
+    const std::string prefix = place_.prefix() + (folder.empty() ? "" : folder + "/");
     has_names_ = false;
     names_ = {};
     for (std::string token;;) {
-        HttpRequest request = signed_request(list_url(prefix, token));
+        HttpRequest request = place_.request(list_url(prefix, token));
         request.max_text = kPageText;
         request.deadline = deadline;
         const HttpAnswer answer = requests().ask({request}).front();

@@ -6,25 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/data/silo/s3_credentials.hpp"
 #include "fabricd/data/silo/s3_listing.hpp"
+#include "fabricd/data/silo/s3_place.hpp"
 #include "fabricd/data/silo/web_silo.hpp"
 
 namespace fabricd {
-
-enum class S3Addressing {
-    kPath,  // http://endpoint/bucket/key
-    kHost,  // http://bucket.endpoint/key
-};
-
-struct S3Options {
-    std::string place;     // "s3://bucket/prefix"
-    std::string endpoint;  // "https://host:port"
-    std::string region = "us-east-1";
-    S3Addressing addressing = S3Addressing::kPath;
-    std::string credentials;  // a file, see read_s3_credentials(); "": requests are not signed
-    WebSiloOptions web;
-};
 
 /// Keys that no path can be (with "..", an empty name, a '/' in front) are left out and counted; so
 /// is an object whose name is also that of a folder. A name is a folder where objects lie below it.
@@ -44,18 +30,13 @@ class S3Silo : public WebSilo {
     std::string code_of(const HttpAnswer& answer) const override;
 
   private:
-    S3Silo(const S3Options& options, std::string base, std::string prefix,
-           std::unique_ptr<HttpTransfers> transfers);
+    S3Silo(const S3Options& options, S3Place place, std::unique_ptr<HttpTransfers> transfers);
 
-    HttpRequest signed_request(std::string url) const;
     std::string list_url(const std::string& prefix, const std::string& token) const;
     Result<void> read_names(const std::string& folder, TimePoint deadline);
     void sort_names(const std::string& folder);
 
-    std::string base_;    // URL of the bucket
-    std::string prefix_;  // "" or ending in '/'
-    std::string session_token_;
-    std::shared_ptr<const HttpSigning> signing_;
+    S3Place place_;
     // The folder that is being listed, page by page.
     std::string listed_;
     bool has_names_ = false;

@@ -18,6 +18,10 @@ bool is_silo_path(std::string_view path) noexcept {
     }
 }
 
+std::string joined_path(const std::string& folder, const std::string& name) {
+    return folder.empty() ? name : name.empty() ? folder : folder + "/" + name;
+}
+
 std::string printable(std::string_view path) {
     std::string text;
     for (const char letter : path) {

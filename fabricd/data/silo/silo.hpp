@@ -108,6 +108,9 @@ inline constexpr std::size_t kSiloNameBytes = 255;
 /// too long.
 bool is_silo_path(std::string_view path) noexcept;
 
+/// The path of `name` in `folder`; either may be "".
+std::string joined_path(const std::string& folder, const std::string& name);
+
 /// A path or name for people: bytes that are not printable ASCII as \xNN.
 std::string printable(std::string_view path);
 

@@ -41,6 +41,14 @@ bool is_worth_retry(const HttpAnswer& answer) noexcept {
     }
 }
 
+bool hides_passing_error(std::string_view text) noexcept {
+    if (text.find("<Error") == text.npos) return false;
+    constexpr std::string_view kCodes[] = {"<Code>InternalError<", "<Code>SlowDown<",
+                                           "<Code>ServiceUnavailable<", "<Code>RequestTimeout<"};
+    return std::any_of(std::begin(kCodes), std::end(kCodes),
+                       [&](std::string_view code) { return text.find(code) != text.npos; });
+}
+
 WebRequests::WebRequests(std::unique_ptr<HttpTransfers> transfers, const RetryOptions& options)
     : transfers_(std::move(transfers)), options_(options) {
     std::uint32_t seed = 1;
@@ -79,7 +87,9 @@ void WebRequests::take(HttpAnswer answer) {
     const auto found = attempts_.find(answer.tag);
     Attempt& attempt = found->second;
     attempt.last = std::move(answer);
-    if (is_worth_retry(attempt.last) && attempt.made < options_.most) {
+    const bool hides_error = attempt.request.may_hide_error && attempt.last.status == 200 &&
+                             hides_passing_error(attempt.last.text);
+    if ((is_worth_retry(attempt.last) || hides_error) && attempt.made < options_.most) {
         attempt.next = Clock::now() + pause_before(attempt);
         if (attempt.next < attempt.request.deadline) {
             paused_.push_back(found->first);

@@ -25,6 +25,9 @@ struct RetryOptions {
 /// broke or stalled. Never what the server has decided: 403, 404, 412, 416.
 bool is_worth_retry(const HttpAnswer& answer) noexcept;
 
+/// The same of the answer 200 to a request that may hide an error.
+bool hides_passing_error(std::string_view text) noexcept;
+
 /// One thread at a time. Tags are the caller's, also of several requests at a time.
 class WebRequests {
   public:

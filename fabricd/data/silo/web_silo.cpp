@@ -1,9 +1,9 @@
 #include "fabricd/data/silo/web_silo.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
+#include "fabricd/data/silo/web_error.hpp"
 #include "fabricd/data/silo/web_version.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -14,98 +14,19 @@ using fabricshm::Clock;
 using fabricshm::Errc;
 using fabricshm::explain;
 
-namespace {
-
-constexpr std::size_t kShownPath = 100;  // bytes
-
-// Both ends of a long one: the words before it have to fit next to it.
-std::string shown(const std::string& path) {
-    std::string text = printable(path);
-    if (text.size() <= kShownPath) return text;
-    return text.substr(0, kShownPath / 2) + "..." + text.substr(text.size() - kShownPath / 2);
-}
-
-// Without what may be signed or secret in it.
-std::string without_query(const std::string& url) {
-    const std::size_t at = url.find("://");
-    const std::size_t host = at == url.npos ? 0 : at + 3;
-    const std::string path = url.substr(0, url.find_first_of("?#"));
-    const std::size_t user = path.substr(0, path.find('/', host)).rfind('@');
-    return printable(user == path.npos ? path : path.substr(0, host) + path.substr(user + 1));
-}
-
-Error code_for_status(int status, const char* step) {
-    switch (status) {
-        case 401:
-        case 403:
-            return {Errc::kDenied, 0, step};
-        case 404:
-        case 410:
-            return {Errc::kNotFound, 0, step};
-        case 429:
-        case 503:
-            return {Errc::kBusy, 0, step};
-        case 412:
-        case 416:
-            return {Errc::kCorrupt, 0, step};
-        default:
-            break;
-    }
-    if (status >= 500) return {Errc::kSystem, EREMOTEIO, step};
-    return {Errc::kUnsupported, 0, step};
-}
-
-Error code_for(const HttpAnswer& answer, const char* step) {
-    switch (answer.end) {
-        case HttpEnd::kAnswered:
-            return code_for_status(answer.status, step);
-        case HttpEnd::kDeadline:
-        case HttpEnd::kStalled:
-            return {Errc::kTimeout, 0, step};
-        case HttpEnd::kConnection:
-            return {Errc::kSystem, ECONNABORTED, step};
-        case HttpEnd::kTrust:
-            return {Errc::kDenied, 0, step};
-        case HttpEnd::kBroken:
-            break;
-    }
-    return {Errc::kCorrupt, 0, step};
-}
-
-}  // namespace
-
 WebSilo::WebSilo(std::string name, const WebSiloOptions& options,
                  std::unique_ptr<HttpTransfers> transfers)
     : name_(std::move(name)),
       fetch_timeout_(options.fetch_timeout),
       requests_(std::move(transfers), options.retry) {}
 
-std::string WebSilo::words_of(const HttpAnswer& answer) const {
-    std::string words;
-    const auto add = [&](const std::string& more) { words += (words.empty() ? "" : ", ") + more; };
-    if (answer.status != 0) add("status " + std::to_string(answer.status));
-    const std::string code = code_of(answer);
-    if (!code.empty()) words += " " + code;
-    if (answer.status >= 300 && answer.status < 400) {
-        add("a redirect to " + without_query(answer.fields.location) + " is not followed");
-        if (!answer.fields.region.empty()) add("region " + printable(answer.fields.region));
-    }
-    if (code == "RequestTimeTooSkewed") add("the clock of this host or of the server is wrong");
-    if (!answer.problem.empty()) add(answer.problem);
-    if (!answer.fields.request_id.empty()) {
-        add("request " + printable(answer.fields.request_id).substr(0, 64));
-    }
-    return words;
-}
-
 Error WebSilo::error_of(const HttpAnswer& answer, const std::string& path, const char* step) const {
-    return explain(code_for(answer, step), "%s: %s: %s", name_.c_str(), shown(path).c_str(),
-                   words_of(answer).c_str());
+    return web_error(name_, answer, code_of(answer), path, step);
 }
 
 Error WebSilo::not_a_path(const std::string& path, const char* step) const {
     return explain({Errc::kInvalid, 0, step}, "%s: %s is no path in a silo", name_.c_str(),
-                   shown(path).c_str());
+                   shown_path(path).c_str());
 }
 
 Result<FileFacts> WebSilo::facts_of(const HttpAnswer& answer, const std::string& path) const {
@@ -113,10 +34,11 @@ Result<FileFacts> WebSilo::facts_of(const HttpAnswer& answer, const std::string&
     const auto version = version_of_fields(answer.fields.etag, answer.fields.last_modified);
     if (!version) {
         return explain(unusable, "%s: %s: neither a strong ETag nor Last-Modified", name_.c_str(),
-                       shown(path).c_str());
+                       shown_path(path).c_str());
     }
     if (!answer.length) {
-        return explain(unusable, "%s: %s: no Content-Length", name_.c_str(), shown(path).c_str());
+        return explain(unusable, "%s: %s: no Content-Length", name_.c_str(),
+                       shown_path(path).c_str());
     }
     return FileFacts{*answer.length, *version};
 }
@@ -183,7 +105,7 @@ Fetched WebSilo::verdict_on(const Fetch& fetch, const HttpAnswer& answer) const 
     const auto fail = [&](const HttpAnswer& why) {
         const Error error = error_of(why, fetch.path, "fetch");
         return Fetched{fetch.tag, FetchOutcome::kFailed, error,
-                       name_ + ": " + printable(fetch.path) + ": " + words_of(why)};
+                       name_ + ": " + printable(fetch.path) + ": " + web_words(why, code_of(why))};
     };
     const int expected = fetch.bytes == 0 ? 200 : 206;
     if (answer.end != HttpEnd::kAnswered || answer.status != expected) return fail(answer);

@@ -54,7 +54,6 @@ class WebSilo : public Silo {
     WebRequests& requests() noexcept { return requests_; }
 
   private:
-    std::string words_of(const HttpAnswer& answer) const;
     std::optional<std::string> change_in(const Fetch& fetch, const HttpAnswer& answer) const;
     Fetched verdict_on(const Fetch& fetch, const HttpAnswer& answer) const;
 

@@ -94,7 +94,7 @@ bool holds(const Line& line, std::uint64_t generation) {
     return true;
 }
 
-// Finds the lines as whoever was killed before left them.
+// Finds the lines as the maker before, which was killed, left them.
 void take_up(PublishedArena& arena) {
     for (std::size_t i = 0; i < kLines; ++i) {
         Line& line = lines_of(arena)[i];
@@ -178,7 +178,7 @@ int run_reader(const std::string& socket, Counts& counts) {
     return arena.is_held() ? 0 : 3;
 }
 
-// Pins line 0, reports it, and checks it again when it is told to.
+// Pins line 0, reports it, and checks it again when the gate opens.
 int hold_line(const std::string& socket, Gate& pinned, Gate& check) {
     const auto session = attach(socket);
     if (!session.ok()) return 1;
@@ -280,7 +280,7 @@ TEST_SUITE("multiproc.client.published") {
             if (replace(**made, 1, in(10s)) != Replaced::kYes) return 4;
             counts.kept = 1;
             if (!go.wait()) return 5;
-            const TimePoint killed = Clock::now();
+            const TimePoint killed{Duration(static_cast<std::int64_t>(counts.reads.load()))};
             while (replace(**made, 0, in(1s)) != Replaced::kYes) {
                 if (Clock::now() - killed > 20s) return 6;
                 std::this_thread::sleep_for(1ms);
@@ -293,6 +293,7 @@ TEST_SUITE("multiproc.client.published") {
         REQUIRE(published.wait());
         Child reader([&] { return hold_line(daemon.socket(), pinned, check); });
         while (counts.kept.load() == 0) std::this_thread::sleep_for(1ms);
+        counts.reads = static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
         reader.kill();
         go.open();
         CHECK(maker.wait() == 0);

@@ -143,6 +143,8 @@ TEST_SUITE("fabricd.messages") {
             CHECK_FALSE(has(output.error, "ask fabricd"));
         };
         refused({"quota", "user:nosuch", "1G"}, "there is no user 'nosuch' on this host");
+        refused({"quota", "user:0", "1M"}, "a user's quota is 0, for none, or 2 MiB at least");
+        refused({"regions", "--arena", "999"}, "there is no arena 999");
         refused({"vgpu-resize", "x", "1G"}, "there is no vGPU 'x'");
         refused({"vgpu-share", "x", "10"}, "there is no vGPU 'x'");
         refused({"statsu"}, "unknown command 'statsu' (did you mean status?)");

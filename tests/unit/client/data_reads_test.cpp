@@ -239,6 +239,62 @@ TEST_SUITE("client.data_reads") {
         CHECK(reader.set->announce(plan, deadline_from_now(20s)).ok());
         CHECK(reader.service.last_plan().seed == 12);
         CHECK(reader.service.last_plan().listing == reader.set->listing().id());
+        // Another plan takes its place, and it ends with the set.
+        const int connections = reader.service.connections();
+        CHECK(reader.set->announce(plan, deadline_from_now(20s)).ok());
+        const auto other = reader.list();
+        CHECK(other->announce(plan, deadline_from_now(20s)).ok());
+        CHECK(reader.service.wait_for_connections(connections + 1));
+        // A service that has forgotten the listing makes another, if the files are the same.
+        reader.service.refuse_next(DataType::kPlan, Errc::kNotFound, "too old");
+        CHECK(reader.set->announce(plan, deadline_from_now(20s)).ok());
+        CHECK(reader.service.last_plan().listing == other->listing().id() + 1);
+        reader.service.add("/set/0", 1);
+        reader.service.refuse_next(DataType::kPlan, Errc::kNotFound, "too old");
+        CHECK(reader.set->announce(plan, deadline_from_now(20s)).error().code == Errc::kChanged);
+        reader.set.reset();
+        CHECK(reader.service.wait_for_connections(connections));
+    }
+
+    // The oracle once more, with versions: what is read is of the version that was listed.
+    TEST_CASE("threads that read while files change never see another version's bytes") {
+        FakeDataService::Options options;
+        options.slots = 4;
+        options.slot_bytes = 4096;
+        Reader reader(options);
+        const std::vector<std::string> names{"/many/1", "/many/2", "/many/3"};
+        for (const std::string& name : names) reader.service.add(name, 3000);
+        std::atomic<bool> stop{false};
+        std::atomic<std::size_t> wrong{0};
+        std::atomic<std::size_t> reads{0};
+        const auto read = [&] {
+            std::vector<std::byte> into(3000);
+            while (!stop) {
+                const auto set =
+                    DataSet::list(reader.client, "/many", 0, deadline_from_now(20s)).value();
+                for (std::uint64_t i = 0; i < 9; ++i) {
+                    const std::uint64_t version = set->listing().entry(i % 3).version[0];
+                    const auto got = set->read(i % 3, 0, into, 20s);
+                    if (got.ok()) {
+                        wrong += wrong_bytes(into.data(), *got, names[i % 3], version, 0);
+                        ++reads;
+                    } else if (got.error().code != Errc::kChanged) {
+                        ++wrong;
+                    }
+                }
+            }
+        };
+        std::thread one(read);
+        std::thread two(read);
+        for (std::size_t i = 0; i < 60; ++i) {
+            const std::size_t before = reads;
+            while (reads < before + 3 && wrong == 0) std::this_thread::yield();
+            reader.service.change(names[i % 3]);
+        }
+        stop = true;
+        one.join();
+        two.join();
+        CHECK(wrong == 0);
     }
 
     // The oracle: what is viewed is compared byte by byte, while lines leave and files change.

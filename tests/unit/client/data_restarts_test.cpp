@@ -65,7 +65,7 @@ TEST_SUITE("client.data_restarts") {
         }
     }
 
-    TEST_CASE("a service that begins anew in its arena is followed by name and version") {
+    TEST_CASE("a service that begins again in its arena is followed by name and version") {
         Reader reader;
         CHECK(reader.look(0) == 0);
         const DataView held = reader.set->acquire(0, 0, 20s).value();

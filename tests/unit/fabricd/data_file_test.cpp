@@ -92,6 +92,74 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[1].index == "list.txt");
     }
 
+    TEST_CASE("a silo is read-only unless the file says how jobs write into it") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file("[[silo]]\nat = \"/a\"\nfrom = \"/a\"\n"
+                            "[[silo]]\nat = \"/b\"\nfrom = \"/b\"\nwrite = \"through\"\n"
+                            "[[silo]]\nat = \"/c\"\nfrom = \"s3://c\"\nwrite = \"back\"\n"
+                            "endpoint = \"http://h\"\n"
+                            "[[silo]]\nat = \"/d\"\nfrom = \"http://d/\"\nwrite = \"off\"\n",
+                            "d.toml", spec));
+        CHECK(spec.silos[0].write == WritePolicy::kOff);
+        CHECK(spec.silos[1].write == WritePolicy::kThrough);
+        CHECK(spec.silos[2].write == WritePolicy::kBack);
+        CHECK(spec.silos[3].write == WritePolicy::kOff);
+    }
+
+    TEST_CASE("peers have addresses, pools and certificates") {
+        DataSpec spec;
+        REQUIRE_FALSE(parse_data_file(
+            std::string(kImages) + "[peers]\nlisten = \"10.0.0.1:7411\"\nself = \"a:7411\"\n"
+                                   "members = [\"a:7411\", \"b:7411 pool=rack\"]\ncopies = 3\n"
+                                   "authority = \"/ca\"\ncertificate = \"/c\"\nkey = \"/k\"\n",
+            "d.toml", spec));
+        CHECK(spec.peers.listen == "10.0.0.1:7411");
+        CHECK(spec.peers.self == "a:7411");
+        REQUIRE(spec.peers.members.size() == 2);
+        CHECK(spec.peers.members[0].pool.empty());
+        CHECK(spec.peers.members[1].address == "b:7411");
+        CHECK(spec.peers.members[1].pool == "rack");
+        CHECK(spec.peers.copies == 3);
+        CHECK(spec.peers.key == "/k");
+        REQUIRE_FALSE(parse_data_file(std::string(kImages) +
+                                          "[peers]\nlisten = \"127.0.0.1:7411\"\n"
+                                          "members = [\"127.0.0.1:7411\", \"[::1]:7412\"]\n",
+                                      "d.toml", spec));
+        CHECK(spec.peers.self == "127.0.0.1:7411");
+        CHECK(spec.peers.copies == 2);
+    }
+
+    TEST_CASE("a mistake in the peers is named with its line") {
+        const std::string wanted_members =
+            "members takes a list of \"HOST:PORT\" or \"HOST:PORT pool=NAME\", of at most 1024 "
+            "different hosts";
+        const std::pair<std::string, std::string> mistakes[] = {
+            {"copies = 2\n", "1: peers without members"},
+            {"members = [\"a\"]\n", "2: " + wanted_members},
+            {"members = [\"a:0\"]\n", "2: " + wanted_members},
+            {"members = [\"a:70000\"]\n", "2: " + wanted_members},
+            {"members = [\"a:1\", \"a:1\"]\n", "2: " + wanted_members},
+            {"members = [\"a:1 pool=\"]\n", "2: " + wanted_members},
+            {"members = [\"http://a:1\"]\n", "2: " + wanted_members},
+            {"members = [\"127.0.0.1:1\"]\ncopies = 0\n", "3: copies takes a number from 1 to 16"},
+            {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1\"\n",
+             "3: listen takes a host and a port, as \"10.0.0.1:7411\""},
+            {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1:2\"\n",
+             "1: 127.0.0.1:2 is none of the members; self is this host's address among them"},
+            {"members = [\"127.0.0.1:1\"]\nkey = \"/k\"\n",
+             "1: authority, certificate and key go together"},
+            {"members = [\"127.0.0.1:1\"]\nkey = \"k\"\n", "3: key takes the path of a PEM file"},
+            {"members = [\"10.0.0.1:1\"]\n",
+             "1: addresses that other hosts reach take authority, certificate and key"}};
+        for (const auto& [text, wanted] : mistakes) {
+            CAPTURE(text);
+            DataSpec spec;
+            CHECK(parse_data_file("[peers]\n" + text + kImages, "d.toml", spec).value_or("") ==
+                  "d.toml:" + wanted);
+        }
+    }
+
     TEST_CASE("a mistake is named with its line and what would be right") {
         const std::pair<std::string, const char*> mistakes[] = {
             {"", "d.toml: has no [[silo]]"},
@@ -137,6 +205,11 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:4: endpoint takes a text without blanks"},
             {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b\"\ncredentials = \"key\"\n",
              "d.toml:4: credentials takes the path of a file, as \"/etc/fabricd/s3.key\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"/d\"\nwrite = true\n",
+             "d.toml:4: write takes \"off\" (read-only), \"through\" or \"back\""},
+            {"[[silo]]\nat = \"/a\"\nfrom = \"http://h/\"\nwrite = \"back\"\n",
+             "d.toml:1: a web server can't be written to: write is of folders and of silos from "
+             "s3://"},
             {std::string(kImages) + "[[silo]]\nat = \"/images/x\"\nfrom = \"/d\"\n",
              "d.toml:4: /images/x and /images (line 1) lie within each other"},
         };
@@ -152,6 +225,60 @@ TEST_SUITE("fabricd.data_file") {
         // Names that only begin alike are two.
         CHECK(error_message(std::string(kImages) +
                             "[[silo]]\nat = \"/images2\"\nfrom = \"/d\"\n") == "");
+    }
+
+    TEST_CASE("a prep is made of a silo, wherever that stands, and of its steps") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file(std::string("[[prep]]\nat = \"/small\"\nof = \"/images/train\"\n"
+                                        "steps = [\"decode\", \"resize 8x9\"]\n"
+                                        "on_error = \"skip-and-count\"\nthreads = 3\n"
+                                        "pixels = 1000\n") +
+                                kImages,
+                            "d.toml", spec));
+        REQUIRE(spec.silos.size() == 2);
+        const SiloSpec& silo = spec.silos[1];
+        CHECK(silo.at == "/small");
+        CHECK(silo.from == "of /images/train: decode, resize 8x9");
+        CHECK(silo.line == 1);
+        REQUIRE(silo.prep != nullptr);
+        CHECK(silo.prep->source.from == "/data/images");
+        CHECK(silo.prep->below == "train");
+        CHECK(silo.prep->steps.size() == 2);
+        CHECK(silo.prep->skips_bad);
+        CHECK(silo.prep->threads == 3);
+        CHECK(silo.prep->most_pixels == 1000);
+    }
+
+    TEST_CASE("a mistake in a prep is named with its line, in a list with that of its step") {
+        const std::string begin = std::string(kImages) + "[[prep]]\nat = \"/p\"\n";
+        const std::pair<std::string, const char*> mistakes[] = {
+            {"of = \"/images\"\n", "d.toml:4: the prep has no steps"},
+            {"of = \"/other\"\nsteps = [\"decode\"]\n",
+             "d.toml:4: of is /other, which no [[silo]] has"},
+            {"of = \"/images\"\nsteps = [\n\"decode\",\n\"resiz 3\"\n]\n",
+             "d.toml:9: step \"resiz 3\": there is no step of that name (did you mean resize?)"},
+            {"of = \"/images\"\nsteps = [\"decode\", \"resize 0\"]\n",
+             "d.toml:7: step \"resize 0\": resize takes N (the shorter side) or HxW, 1 to 16384"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\nthreads = 65\n",
+             "d.toml:8: threads takes a number, 1 to 64"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\npixels = 0\n",
+             "d.toml:8: pixels takes a number, 1 to 1073741824"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\non_error = \"skip\"\n",
+             "d.toml:8: on_error takes \"raise\" or \"skip-and-count\""},
+            {"of = \"/images\"\nsteps = \"decode\"\n",
+             "d.toml:7: steps takes a list, as [\"decode\", \"resize 256\", \"centre-crop 224\"]"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\n[[prep]]\nat = \"/q\"\nof = \"/p\"\n"
+             "steps = [\"decode\"]\n",
+             "d.toml:8: of is /p, which no [[silo]] has"},
+            {"of = \"/images\"\nsteps = [\"decode\"]\n[[prep]]\nat = \"/images/q\"\n"
+             "of = \"/images\"\nsteps = [\"decode\"]\n",
+             "d.toml:8: /images/q and /images (line 1) lie within each other"},
+        };
+        for (const auto& [text, wanted] : mistakes) {
+            CAPTURE(text);
+            CHECK(error_message(begin + text) == wanted);
+        }
     }
 
     TEST_CASE("what is no file is refused before it is read") {

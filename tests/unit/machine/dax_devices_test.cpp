@@ -220,6 +220,15 @@ TEST_SUITE("machine.dax_devices") {
         CHECK(devices->stripe() == 8 * kBlock);
         CHECK((devices->space(8 * kBlock) - kBlock) / (8 * kBlock) <= DaxDevices::kStripesMax);
     }
+
+    TEST_CASE("as many stripes as there may be are not made larger for the catalogue's block") {
+        const auto stripe_of = [](Bytes blocks) {
+            const StandIns two({1 + blocks, 1 + blocks});
+            return DaxDevices::open(two.paths, two.tree.files()).value().stripe();
+        };
+        CHECK(stripe_of(DaxDevices::kStripesMax / 2) == kBlock);
+        CHECK(stripe_of(DaxDevices::kStripesMax / 2 + 1) == 2 * kBlock);
+    }
 }
 
 TEST_SUITE("machine.dax_devices refusals") {
@@ -377,5 +386,19 @@ TEST_SUITE("machine.dax_devices several hosts") {
         CHECK(opened({two.paths[1], two.paths[0]}) == Errc::kNotFound);
         CHECK(opened({two.paths[0], two.paths[0]}) == Errc::kNotFound);
         CHECK(opened({}) == Errc::kInvalid);
+    }
+
+    TEST_CASE("any whole lines are written out of the caches, wherever a block begins") {
+        const StandIns two;
+        two.pool();
+        const auto devices = DaxDevices::open_as_guest(two.paths, two.tree.files()).value();
+        const Stripes stripes = devices.first().load().value().stripes();
+        const auto flushes = [&](std::uint64_t offset, Bytes bytes) {
+            return devices.flush(stripes, stripes.skip + offset, bytes).ok();
+        };
+        CHECK(flushes(0, kBlock));
+        CHECK(flushes(4096, 4096));
+        CHECK(flushes(kBlock - 4096, 2 * 4096));
+        CHECK(flushes(kCacheLine, 3 * kBlock));
     }
 }

@@ -46,9 +46,12 @@ TEST_SUITE("pool.arena_memory") {
             void publish(const fabricshm::Access& access) noexcept override {
                 published.push_back(access);
             }
-            void acquire(const fabricshm::Access&) noexcept override {}
+            void acquire(const fabricshm::Access& access) noexcept override {
+                acquired.push_back(access);
+            }
             bool coherent() const noexcept override { return false; }
             std::vector<fabricshm::Access> published;
+            std::vector<fabricshm::Access> acquired;
         };
         const auto policy = std::make_shared<Noted>();
         const Bytes block = fabricshm::group_block_bytes(2);
@@ -58,6 +61,11 @@ TEST_SUITE("pool.arena_memory") {
         REQUIRE(policy->published.size() == 1);
         CHECK(policy->published[0].touch == fabricshm::TouchPoint::kBlockFormat);
         CHECK(policy->published[0].offset == block);
+        // Nothing of it stays in this host's caches, what the format leaves as it was neither.
+        REQUIRE(policy->acquired.size() == 1);
+        CHECK(policy->acquired[0].touch == fabricshm::TouchPoint::kRegionReturn);
+        CHECK(policy->acquired[0].offset == block);
+        CHECK(policy->acquired[0].bytes == block);
         arenas.mark_dead(kArena, block, 2, 1);
         REQUIRE(policy->published.size() == 2);
         CHECK(policy->published[1].touch == fabricshm::TouchPoint::kDead);

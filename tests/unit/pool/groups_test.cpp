@@ -224,7 +224,11 @@ TEST_SUITE("pool.groups") {
         trio.host.registry->expire(kNow + 999ms);
         CHECK_FALSE(trio.host.answered(impatient));
         trio.host.registry->expire(kNow + 1s);
-        CHECK(trio.host.answer(impatient).error.code == Errc::kTimeout);
+        const Answer late = trio.host.answer(impatient);
+        CHECK(late.error.code == Errc::kTimeout);
+        // By its pid, too: that is what there is to look at.
+        CHECK(late.reason.starts_with("rank 2 (pid "));
+        CHECK(late.reason.ends_with(") did not ask to shrink the group"));
         const auto again = trio.host.shrink(trio.sessions[1], trio.groups[1]);
         const auto other = trio.host.shrink(trio.sessions[2], trio.groups[2]);
         CHECK(trio.host.group_of(again).world == 2);

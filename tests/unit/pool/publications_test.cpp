@@ -40,7 +40,7 @@ struct Host : RegistryHost {
         proto::PinPageRef ref{};
         ref.arena_id = raw(id);
         ref.number = number;
-        return registry->pin_page(who, ref);
+        return registry->pins.page(who, ref);
     }
     std::uint64_t reader(SessionId who) {
         REQUIRE(subscribe(who) == id);
@@ -50,7 +50,7 @@ struct Host : RegistryHost {
         proto::PinPages ref{};
         ref.arena_id = raw(id);
         ref.above = above;
-        return registry->pin_pages(maker, ref).value();
+        return registry->pins.list(maker, ref).value();
     }
     const fabricshm::PublishedHeader& header() {
         return *reinterpret_cast<const fabricshm::PublishedHeader*>(
@@ -72,7 +72,7 @@ struct Host : RegistryHost {
         proto::PinPageRef ref{};
         ref.arena_id = raw(id);
         ref.number = number;
-        const auto done = registry->adopt_pin_page(who, ref, std::move(file));
+        const auto done = registry->pins.adopt(who, ref, std::move(file));
         last_error = done.error();
         return done.ok();
     }
@@ -200,7 +200,7 @@ TEST_SUITE("pool.publications") {
         CHECK_FALSE(allowed("u"));
         CHECK_FALSE(allowed("u2000x"));
         CHECK_FALSE(allowed(",,"));
-        host.registry->learn_groups(reader, {5, 2001});
+        host.registry->pins.learn_groups(reader, {5, 2001});
         CHECK(allowed("g2001"));
         REQUIRE(host.publish(host.maker, "u7") == host.id);
         CHECK(host.subscribe(host.session({203, 0, 0})) == host.id);
@@ -271,15 +271,15 @@ TEST_SUITE("pool.publications") {
         const std::uint64_t number = host.reader(reader);
         host.registry->connection_lost(reader, kNow);
         CHECK(host.registry->expire(kNow + 1h).size() == 1);
-        CHECK(host.registry->may_be_reading(reader));
+        CHECK(host.registry->pins.may_be_used(reader));
         CHECK(host.list().count == 1);
         CHECK(host.page(host.maker, number).ok());
         // Nor does the arena go from under it.
         host.registry->end_session(host.maker, "test");
         CHECK(host.is_there());
         host.is_sound();
-        host.registry->process_ended(reader);
-        CHECK_FALSE(host.registry->may_be_reading(reader));
+        host.registry->pins.process_ended(reader);
+        CHECK_FALSE(host.registry->pins.may_be_used(reader));
         CHECK_FALSE(host.is_there());
         host.is_sound();
     }
@@ -296,13 +296,13 @@ TEST_SUITE("pool.publications") {
             CHECK(host.publish(host.session(kAlice)) == host.id);
         }
         SUBCASE("another one, when that has ended") {
-            host.registry->process_ended(host.maker);
+            host.registry->pins.process_ended(host.maker);
             CHECK(host.publish(next) == host.id);
         }
         SUBCASE("nor after a restart") {
             host.restart();
             REQUIRE(host.restored.ok());
-            CHECK(host.registry->may_be_reading(host.maker));
+            CHECK(host.registry->pins.may_be_used(host.maker));
         }
         host.is_sound();
     }

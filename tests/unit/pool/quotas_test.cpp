@@ -74,13 +74,13 @@ TEST_SUITE("pool.quotas") {
         CHECK(host.registry->shift_quotas({{"gpu7", 4096, 4096}}, kNow).error().code ==
               Errc::kNotFound);
         CHECK(host.quotas() == Pages{8, 4});
-        CHECK_FALSE(host.registry->quotas_shrink());
-        const std::uint64_t changes = host.registry->quota_changes();
+        CHECK_FALSE(host.registry->quotas().shrink());
+        const std::uint64_t changes = host.registry->quotas().changes();
 
         CHECK(host.shift(8, 3, 4, 9) == Errc::kOk);
         CHECK(host.quotas() == Pages{3, 9});
-        CHECK_FALSE(host.registry->quotas_shrink());
-        CHECK(host.registry->quota_changes() > changes);
+        CHECK_FALSE(host.registry->quotas().shrink());
+        CHECK(host.registry->quotas().changes() > changes);
         CHECK(host.region(host.alice, host.job).error().code == Errc::kNoMemory);
         host.restart();
         CHECK(host.quotas() == Pages{3, 9});
@@ -234,11 +234,11 @@ TEST_SUITE("pool.quotas") {
         CHECK(quotas("gpu0").user.used_bytes == 64 * 4096);
         REQUIRE(host.region(host.alice, host.job, 4 * 4096).ok());
 
-        const std::uint64_t before = host.registry->quota_changes();
+        const std::uint64_t before = host.registry->quotas().changes();
         REQUIRE(host.set("gpu0", 4096).ok());
         REQUIRE(host.set("user:1000", 10 * 4096, 3'000).ok());
-        CHECK(host.registry->quota_changes() == before + 2);
-        CHECK(host.registry->quotas_shrink());
+        CHECK(host.registry->quotas().changes() == before + 2);
+        CHECK(host.registry->quotas().shrink());
         const auto shrinking = quotas("gpu0", kNow + 1s);
         CHECK(shrinking.device.limit_bytes == 4 * 4096);
         CHECK(shrinking.device.target_bytes == 4096);
@@ -249,8 +249,8 @@ TEST_SUITE("pool.quotas") {
         CHECK(shrinking.user.deadline_ns == (kNow + 3s).time_since_epoch().count());
 
         host.registry->expire(kNow + 10s);
-        CHECK(host.registry->quota_changes() == before + 4);
-        CHECK_FALSE(host.registry->quotas_shrink());
+        CHECK(host.registry->quotas().changes() == before + 4);
+        CHECK_FALSE(host.registry->quotas().shrink());
         CHECK(quotas("gpu0").device.limit_bytes == 4 * 4096);  // not below what is used
         CHECK(quotas("gpu0").device.deadline_ns == 0);
         CHECK(quotas("gpu0").user.limit_bytes == 64 * 4096);

@@ -4,6 +4,15 @@
 
 using namespace test_support;
 
+namespace {
+
+// Whether a session that hears of the region has to wait until it is out of this host's caches.
+bool waits(const RegistryHost& host, SessionId session, const proto::Region& region) {
+    return host.registry->cached_grants().take(session, region).has_value();
+}
+
+}  // namespace
+
 TEST_SUITE("pool.regions") {
     TEST_CASE("regions belong to one session, are seen by all of the arena, and go with it") {
         RegistryHost host;
@@ -246,5 +255,75 @@ TEST_SUITE("pool.regions") {
         host.regions.sweep_quarantine(arena, {alice.id});
         CHECK(arena.regions.empty());
         CHECK(host.books.problems().empty());
+    }
+
+    TEST_CASE("what this host's processes had leaves its caches once, before another host has it") {
+        RegistryHost host;
+        host.caches_apart = true;
+        host.renew();
+        const SessionId alice = host.session(kAlice);
+        const SessionId far = host.session(kFarBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(far);
+        const auto fresh = host.region(far, arena).value();
+        CHECK_FALSE(waits(host, far, fresh));  // it had no owner before
+        const auto own = host.region(alice, arena, 3 * 4096).value();
+        CHECK_FALSE(waits(host, alice, own));
+        REQUIRE(host.registry->free_region(alice, arena, RegionId{own.region_id}).ok());
+        const auto first = host.region(far, arena).value();
+        CHECK(first.offset == own.offset);
+        const auto range = host.registry->cached_grants().take(far, first);
+        REQUIRE(range);
+        CHECK(*range == OpenRange{arena, first.offset, 4096});
+        CHECK_FALSE(waits(host, far, first));
+        CHECK(waits(host, far, host.region(far, arena).value()));
+
+        // It could not be written out: then it is no region, and the next one there waits again.
+        host.registry->cached_grants().put_back(first);
+        REQUIRE(host.registry->free_region(far, arena, RegionId{first.region_id}).ok());
+        const auto again = host.region(far, arena).value();
+        CHECK(again.offset == first.offset);
+        CHECK(waits(host, far, again));
+        CHECK(host.registry->problems().empty());
+    }
+
+    TEST_CASE("a process of this host that ends may have stored anywhere in the arena") {
+        for (const bool closes : {false, true}) {
+            RegistryHost host;
+            host.caches_apart = true;
+            host.renew();
+            const SessionId alice = host.session(kAlice);
+            const SessionId far = host.session(kFarBob);
+            const ArenaId arena = host.arena(alice);
+            host.arena(far);
+            CHECK_FALSE(waits(host, far, host.region(far, arena).value()));
+            if (closes) CHECK(host.registry->close_arena({alice, 9}, arena).value());
+            if (!closes) host.registry->end_session(alice, "test");
+            CHECK(waits(host, far, host.region(far, arena).value()));
+        }
+    }
+
+    TEST_CASE("a daemon that is started again does not know what had left the caches") {
+        RegistryHost host;
+        host.caches_apart = true;
+        host.renew();
+        const SessionId far = host.session(kFarBob);
+        const ArenaId arena = host.arena(far);
+        CHECK_FALSE(waits(host, far, host.region(far, arena).value()));
+        host.restart();
+        REQUIRE(host.registry->found_in_pool(arena, NotedWork::make(64 * 4096)));
+        REQUIRE(host.registry->resume_session(far, kFarBob, kToken).ok());
+        CHECK(waits(host, far, host.region(far, arena).value()));
+    }
+
+    TEST_CASE("nothing waits where the caches of all hosts are one") {
+        RegistryHost host;
+        const SessionId alice = host.session(kAlice);
+        const SessionId far = host.session(kFarBob);
+        const ArenaId arena = host.arena(alice);
+        host.arena(far);
+        const auto own = host.region(alice, arena).value();
+        REQUIRE(host.registry->free_region(alice, arena, RegionId{own.region_id}).ok());
+        CHECK_FALSE(waits(host, far, host.region(far, arena).value()));
     }
 }

@@ -138,4 +138,26 @@ TEST_SUITE("pool.waiting") {
         CHECK(any.at(0).late.empty());
         CHECK(any.at(0).late_count == 1);
     }
+
+    TEST_CASE("a group that shrinks waits for the live ranks that have not asked") {
+        RegistryHost host;
+        std::vector<SessionId> sessions;
+        for (const int pid : {101, 102, 103, 104})
+            sessions.push_back(host.session({pid, 1000, 1000}));
+        const ArenaId arena = host.arena(sessions[0], "job", 1 << 24);
+        for (const SessionId session : sessions) host.arena(session);
+        const auto groups = host.together(sessions, arena, "g");
+        host.registry->end_session(sessions[0], "killed");
+        REQUIRE(host.shrink(sessions[2], groups[2]) != 0);
+        CHECK(host.registry->waiting({}, kNow + 1s).empty());
+        const auto rows = host.registry->waiting({}, kNow + 7s);
+        REQUIRE(rows.size() == 1);
+        CHECK(rows[0].operation == "shrink");
+        CHECK(rows[0].group == "g");
+        CHECK(rows[0].waited_ms == 7000);
+        CHECK(rows[0].waiting == std::vector<std::int32_t>{2});
+        CHECK(late_of(rows[0]) == std::vector<int>{1, 3});
+        CHECK(rows[0].late[0].pid == 102);
+        CHECK(rows[0].late_count == 2);
+    }
 }

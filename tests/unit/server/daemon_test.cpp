@@ -1,16 +1,23 @@
 #include "fabricd/server/daemon.hpp"
 
 #include <doctest/doctest.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <latch>
+#include <semaphore>
+#include <utility>
+#include <vector>
 
+#include "fabricd/pool/books.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/proto/codec.hpp"
+#include "libfabricshm/shm/flush_policy.hpp"
 #include "libfabricshm/shm/group_block.hpp"
 #include "tests/support/daemon_thread.hpp"
 #include "tests/support/wire_client.hpp"
@@ -29,6 +36,24 @@ unsigned mode_of(const std::string& path) {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 ? status.st_mode & 0777u : 0;
 }
+
+/// A flush that begins when it is asked for and ends when the test lets it.
+struct SlowFlush {
+    fabricshm::Result<void> operator()(std::uint64_t offset, Bytes bytes) {
+        ranges.emplace_back(offset, bytes);
+        has_begun.release();
+        may_go.acquire();
+        if (error == Errc::kOk) return {};
+        return fabricshm::Error{error, 0, "test flush"};
+    }
+    bool began() { return has_begun.try_acquire_for(std::chrono::seconds(30)); }
+
+    std::counting_semaphore<> has_begun{0};
+    std::counting_semaphore<> may_go{0};
+    // By the flusher's thread, between the two; by the test when none runs.
+    std::vector<std::pair<std::uint64_t, Bytes>> ranges;
+    Errc error = Errc::kOk;
+};
 
 }  // namespace
 
@@ -278,5 +303,54 @@ TEST_SUITE("server.daemon") {
         // All of the device is to be had, its first block aside.
         auto client = WireClient::attach(options_in(directory).socket_path).value();
         CHECK(client.open_arena("job", 14 * kMiB).ok());
+    }
+
+    TEST_CASE("a region leaves this host's caches before a session of another host hears of it") {
+        const TemporaryDirectory directory;
+        DaemonOptions options = options_in(directory);
+        options.visibility_profile = "clflush";
+        options.visibility = fabricshm::make_policy(fabricshm::find_profile("clflush").value());
+        auto daemon = Daemon::start(options, test_support::small_pool().value()).value();
+        SlowFlush flush;
+        daemon->write_out_by(
+            [&](const OpenRange& range) { return flush(range.offset, range.bytes); });
+        std::thread control([&] { (void)daemon->run(); });
+        auto alice = WireClient::attach(options.socket_path, "alice").value();
+        auto pair = fabricshm::UnixSocket::pair().value();
+        WireClient far;
+        far.socket() = std::move(pair.first);
+        daemon->take_guest(std::move(pair.second), {4711, ::geteuid(), 0, "far", 77, 5, 88, 99});
+        REQUIRE(far.hello("far").ok());
+        const auto arena = alice.open_arena("job", 8 * kMiB).value();
+        REQUIRE(far.open_arena("job", 0).ok());
+        const auto own = alice.create_region(arena.arena_id, kMiB).value();
+        REQUIRE(alice.free_region(own).ok());
+
+        auto request = fabricshm::proto::make_request(fabricshm::proto::Type::kRegionCreate, 0);
+        request.region.arena_id = arena.arena_id;
+        request.region.bytes = kMiB;
+        REQUIRE(far.send(request).ok());
+        CHECK(flush.began());
+        // Others are served while it lasts, and no answer is on its way to the one that waits.
+        CHECK(alice.create_region(arena.arena_id, 4096).ok());
+        pollfd readable{far.socket().get(), POLLIN, 0};
+        CHECK(::poll(&readable, 1, 0) == 0);
+        flush.may_go.release();
+        const auto granted = far.receive().value().region;
+        CHECK(granted.offset == own.offset);
+        CHECK(flush.ranges == std::vector<std::pair<std::uint64_t, Bytes>>{{own.offset, kMiB}});
+
+        // What can't be written out is not granted, and is free.
+        REQUIRE(alice.create_region(arena.arena_id, kMiB).ok());
+        alice.bye();
+        flush.error = Errc::kSystem;
+        flush.may_go.release();
+        CHECK(far.create_region(arena.arena_id, 2 * kMiB).error().code == Errc::kSystem);
+        CHECK(daemon->snapshot().regions.size() == 1);
+        flush.error = Errc::kOk;
+        flush.may_go.release();
+        CHECK(far.create_tensor(arena.arena_id, "w", 1000).ok());
+        daemon->stop();
+        control.join();
     }
 }

@@ -153,4 +153,23 @@ TEST_SUITE("server.remote_hosts") {
         host.registry->end_session(begun, "test");
         CHECK(hosts.next_deadline() == TimePoint::max());
     }
+
+    TEST_CASE("a session that shows its host other files is granted nothing in that arena") {
+        Rig rig;
+        const ArenaId arena = rig.host.arena(rig.now);
+        Peer near = kFarBob;
+        near.host = "near";
+        rig.hosts.presented_others(near, rig.now, arena);
+        rig.hosts.presented_others(kFarBob, rig.own, arena);
+        CHECK(rig.host.region(rig.now, arena).ok());
+        rig.hosts.presented_others(kFarBob, rig.now, arena);
+        CHECK(rig.host.region(rig.now, arena).error().code == Errc::kCorrupt);
+        CHECK(rig.host.arena(rig.own) == ArenaId::kNone);
+        CHECK(rig.host.last_error.code == Errc::kCorrupt);
+        CHECK(rig.state_of(rig.now) == "up");
+        // Others that had it open go on, and when it has closed it all do.
+        CHECK(rig.host.region(rig.before, arena).ok());
+        CHECK(rig.host.registry->close_arena({rig.now, 90}, arena).value());
+        CHECK(rig.host.arena(rig.own) == arena);
+    }
 }

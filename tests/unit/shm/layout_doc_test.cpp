@@ -288,7 +288,7 @@ TEST_SUITE("shm.layout_doc") {
                             FIELD(PinPage, slots)};
         CHECK(table_below("## A pin page") == page);
         const Table header = {FIELD(PublishedHeader, magic), FIELD(PublishedHeader, newest),
-                              FIELD(PublishedHeader, changes)};
+                              FIELD(PublishedHeader, changes), FIELD(PublishedHeader, makers)};
         CHECK(table_below("## A published arena") == header);
         CHECK(text_of_page().find("`0x314c425550424146`") != std::string::npos);
         CHECK(kPublishedMagic == 0x314c425550424146);

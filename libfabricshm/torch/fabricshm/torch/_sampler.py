@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
+from ._exchange import Exchange, part_of
 from ._shares import cut, equal_shares
 
 
@@ -25,6 +26,10 @@ class Plan:
     def at(self, batch):
         """(shares, work units or None) of a global batch."""
         return next(held for since, held in reversed(self._entries) if since <= batch)
+
+    def since(self, batch):
+        """From which global batch on the cut of `batch` has held."""
+        return next(since for since, _ in reversed(self._entries) if since <= batch)
 
     @property
     def latest(self):
@@ -58,6 +63,8 @@ class FabricSampler(Sampler):
     num_replicas, rank, shuffle, seed, drop_last, set_epoch()    as in DistributedSampler, but
                   nothing is repeated to fill up: the last global batch is smaller
     unit          ranks get multiples of so many samples (micro-batches), but for a tail
+    exchange      after each step a rank swaps this share of the samples that it has still to draw
+                  with one neighbour, inside each batch: which samples make up a step stays the same
     group         the ranks; the default group
 
     A rank without samples in a step (drained) is given one of another rank's, so that its model and
@@ -68,7 +75,7 @@ class FabricSampler(Sampler):
     """
 
     def __init__(self, dataset, batch_size, *, num_replicas=None, rank=None, shuffle=True, seed=0,
-                 drop_last=False, unit=1, group=None):
+                 drop_last=False, unit=1, exchange=0.0, group=None):
         if num_replicas is None:
             num_replicas = dist.get_world_size(group)
         if rank is None:
@@ -85,8 +92,12 @@ class FabricSampler(Sampler):
         self.seed = seed
         self.drop_last = drop_last
         self.epoch = 0
+        self.exchange = exchange
         self.plan = Plan(num_replicas)
+        self._exchange = Exchange(part_of(exchange))
         self._length = len(dataset)
+        # Of fabricshm.data.Dataset: the order of each epoch is announced to the data service.
+        self._announce = getattr(dataset, "_fabricshm_plan", None)
         self._first = 0  # where the next iteration begins, after load_state_dict()
         self._done = 0  # steps finished in this epoch
         self._drawn = 0  # global batches cut in this epoch: a DataLoader draws ahead of the steps
@@ -114,6 +125,11 @@ class FabricSampler(Sampler):
         return self.counts(min(self._done, len(self) - 1))
 
     @property
+    def position(self):
+        """Samples of this epoch that come before what is drawn next, over all ranks."""
+        return min(self._drawn * self.batch_size, self._length)
+
+    @property
     def drawn(self):
         """Global batches of this epoch that were cut so far, the prefetched ones included."""
         return self._drawn
@@ -135,15 +151,24 @@ class FabricSampler(Sampler):
         self._done = self._drawn = first
         if first == 0:
             self.plan.restart()
+        if self._announce is not None:
+            self._announce(self)
         return self._batches(first, self._order())
 
     def _batches(self, first, order):
         for batch in range(first, len(self)):
             counts = self.counts(batch)
-            begin = batch * self.batch_size + sum(counts[: self.rank])
-            # A drained rank borrows a sample: empty batches are more than most models can take.
-            begin = min(begin, self._length - 1)
-            mine = order[begin : begin + max(counts[self.rank], 1)].tolist()
+            before = sum(counts[: self.rank])
+            begin = batch * self.batch_size + before
+            if self._exchange.part and counts[self.rank]:
+                places = self._exchange.places(
+                    self.seed, self.epoch, self.plan.since(batch), batch, counts)
+                mine = places[before : before + counts[self.rank]]
+                mine = order[batch * self.batch_size + torch.tensor(mine)].tolist()
+            else:
+                # A drained rank borrows a sample: empty batches are more than most models can take.
+                begin = min(begin, self._length - 1)
+                mine = order[begin : begin + max(counts[self.rank], 1)].tolist()
             self._drawn = batch + 1
             yield mine
 
@@ -153,6 +178,7 @@ class FabricSampler(Sampler):
             "epoch": self.epoch,
             "seed": self.seed,
             "batch_size": self.batch_size,
+            "exchange": self.exchange,
             "step": self._done,
             "world": self.num_replicas,
             "plan": self.plan.state(),
@@ -164,6 +190,8 @@ class FabricSampler(Sampler):
             raise ValueError(
                 f"the state is of global batches of {state['batch_size']}, not {self.batch_size}")
         self.seed, self.epoch = state["seed"], state["epoch"]
+        self.exchange = state.get("exchange", 0.0)  # states of before had none
+        self._exchange = Exchange(part_of(self.exchange))
         self._first = self._done = self._drawn = state["step"]
         if state["world"] == self.num_replicas:
             self.plan.load(state["plan"])

@@ -1,4 +1,4 @@
-#include "fabricd/peer/range_flusher.hpp"
+#include "fabricd/server/range_flusher.hpp"
 
 #include <doctest/doctest.h>
 
@@ -40,7 +40,7 @@ struct Rig {
 
 }  // namespace
 
-TEST_SUITE("peer.range_flusher") {
+TEST_SUITE("server.range_flusher") {
     TEST_CASE("a caller does not wait, and hears of its ranges in the order of the calls") {
         Rig rig;
         rig.flusher.flush({kFirst}, rig.note('a'));

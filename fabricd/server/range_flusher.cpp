@@ -1,4 +1,4 @@
-#include "fabricd/peer/range_flusher.hpp"
+#include "fabricd/server/range_flusher.hpp"
 
 #include <memory>
 #include <utility>

@@ -1,0 +1,62 @@
+// MountKeeper: holds the mount while servers come and go. It does nothing else, so that there is
+// little that could end it.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "fabricd/data/mount/handover.hpp"
+#include "fabricd/data/mount/mount_point.hpp"
+#include "libfabricshm/base/units.hpp"
+
+namespace fabricd {
+
+/// Where a server finds what it is handed.
+inline constexpr int kFuseDescriptor = 3;
+inline constexpr int kHandoverDescriptor = 4;
+
+struct KeeperOptions {
+    std::string mount_point;           // canonical
+    std::vector<std::string> command;  // the server's program and words
+    bool allow_other = false;
+    std::string user;  // that the server runs as; "": this one
+    int ready = -1;    // a descriptor that gets a byte when the first server is ready
+    fabricshm::Duration timeout = std::chrono::seconds(30);  // then requests get errors
+};
+
+class MountKeeper {
+  public:
+    explicit MountKeeper(KeeperOptions options) : options_(std::move(options)) {}
+
+    /// Mounts, serves until SIGTERM, SIGINT or an unmount by another process, and unmounts. The
+    /// exit code: 0, or that of a first server that could not start.
+    int run();
+
+  private:
+    Result<void> mount();
+    Result<void> read_init();
+    Result<void> start_server();
+    [[noreturn]] void become_server() const;
+    void note_ready();
+    std::optional<int> note_death(int status);
+    void count_crash() const;
+    fabricshm::Duration time_to_next_step() const;
+    void refuse_requests() const;
+    int end();
+
+    const KeeperOptions options_;
+    fabricshm::Fd fuse_;
+    fabricshm::Fd signals_;
+    Handover handover_;
+    pid_t server_ = -1;
+    std::uint64_t ready_before_ = 0;  // servers that were ready when this one was started
+    unsigned failures_ = 0;           // in a row, without having been ready
+    fabricshm::TimePoint next_start_{};
+    fabricshm::TimePoint down_since_{};
+};
+
+}  // namespace fabricd

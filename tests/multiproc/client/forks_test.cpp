@@ -1,0 +1,132 @@
+// Children of fork() and arenas on a device, whose ranges are granted again. A regular file
+// stands in for the device.
+
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tests/support/daemon.hpp"
+#include "tests/support/job.hpp"
+#include "tests/support/temporary_directory.hpp"
+
+using test_support::Daemon;
+using test_support::Job;
+using test_support::TemporaryDirectory;
+
+namespace {
+
+std::string device_in(const TemporaryDirectory& directory) {
+    std::ofstream(directory.file("device")).close();
+    std::filesystem::resize_file(directory.file("device"), 64 << 20);
+    return directory.file("device");
+}
+
+/// A child that waits until the test lets it go on.
+class Forked {
+  public:
+    template <typename Main>
+    explicit Forked(Main main) {
+        if (::pipe(pipe_) != 0) return;
+        pid_ = ::fork();
+        if (pid_ != 0) return;
+        ::close(pipe_[1]);
+        char word = 0;
+        if (::read(pipe_[0], &word, 1) != 1) ::_exit(99);
+        ::_exit(main());
+    }
+    /// As waitpid() has it.
+    int go_on() {
+        int status = -1;
+        CHECK(::write(pipe_[1], "x", 1) == 1);
+        CHECK(::waitpid(pid_, &status, 0) == pid_);
+        return status;
+    }
+
+  private:
+    int pipe_[2] = {-1, -1};
+    pid_t pid_ = -1;
+};
+
+bool ended_by(int status, int signal) {
+    return WIFSIGNALED(status) && WTERMSIG(status) == signal;
+}
+
+bool has_open(const std::string& path) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code error;
+        if (std::filesystem::read_symlink(entry.path(), error) == path) return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+TEST_SUITE("multiproc.client.forks") {
+    TEST_CASE("a child can't write to a device's range that is granted again") {
+        const TemporaryDirectory directory;
+        const std::string device = device_in(directory);
+        const Daemon daemon(
+            {"--pool-backend=dax", "--pool-dax-device=" + device, "--pool-capacity=0"});
+        auto before = std::make_unique<Job>(daemon.socket());
+        REQUIRE(before->ok);
+        auto* const words = static_cast<char*>(fabricshm_alloc(before->arena, 4096));
+        REQUIRE(words != nullptr);
+        std::memset(words, 1, 4096);
+        Forked writer([=] {
+            std::memset(words, 2, 4096);
+            return 0;
+        });
+        // What it maps itself comes to lie elsewhere: an old pointer never hits it.
+        Forked mapper([=] {
+            for (int i = 0; i < 200; ++i) {
+                void* own = ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+                if (own == MAP_FAILED) return 1;
+            }
+            return static_cast<int>(words[0]);
+        });
+        Forked holder([&] { return has_open(device) ? 1 : 0; });
+        // The parent's word is no child's: these say so, and touch nothing.
+        Forked caller([&] {
+            if (fabricshm_alloc(before->arena, 4096) != nullptr) return 1;
+            fabricshm_free(before->arena, words);
+            fabricshm_arena_close(before->arena);
+            fabricshm_session_close(before->session);
+            return 0;
+        });
+        CHECK(has_open(device));
+        before.reset();
+
+        const Job after(daemon.socket());
+        REQUIRE(after.ok);
+        auto* const others = static_cast<char*>(fabricshm_alloc(after.arena, 4096));
+        REQUIRE(others != nullptr);
+        std::memset(others, 3, 4096);
+        CHECK(ended_by(writer.go_on(), SIGSEGV));
+        CHECK(ended_by(mapper.go_on(), SIGSEGV));
+        CHECK(holder.go_on() == 0);
+        CHECK(caller.go_on() == 0);
+        for (int i = 0; i < 4096; ++i) REQUIRE(others[i] == 3);
+    }
+
+    TEST_CASE("memory of the host's own is read by children, also when the parent has left it") {
+        const Daemon daemon;
+        auto job = std::make_unique<Job>(daemon.socket());
+        REQUIRE(job->ok);
+        auto* const words = static_cast<char*>(fabricshm_alloc(job->arena, 4096));
+        REQUIRE(words != nullptr);
+        words[17] = 42;
+        Forked reader([=] { return static_cast<int>(words[17]); });
+        job.reset();
+        const int status = reader.go_on();
+        CHECK(WIFEXITED(status));
+        CHECK(WEXITSTATUS(status) == 42);
+    }
+}
