@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "fabricd/data/silo/open_silo.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -31,6 +32,7 @@ ListDone failed_list(const Error& error) {
 }  // namespace
 
 Result<std::unique_ptr<SiloWorker>> SiloWorker::start(const SiloSpec& spec, Options options) {
+    if (!options.open) options.open = open_silo;
     FABRIC_TRY(auto fetching, options.open(spec, options.memory));
     FABRIC_TRY(auto listing, options.open(spec, {}));
     return std::unique_ptr<SiloWorker>(

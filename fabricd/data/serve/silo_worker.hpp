@@ -60,11 +60,11 @@ class SiloWorker {
         Duration silo_timeout;  // of a page of a listing
         std::span<std::byte> memory;
         std::function<void(FillDone)> on_fill;
-        // As open_silo(), or with another tier before it.
+        // open_silo() where it is empty; or with another tier before it.
         std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::span<std::byte>)> open;
     };
 
-    /// Opens the silo twice. Errors as `open`.
+    /// Opens the silo twice. Errors as open_silo().
     static Result<std::unique_ptr<SiloWorker>> start(const SiloSpec& spec, Options options);
     /// Over two of the same silo.
     SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing, Options options);
