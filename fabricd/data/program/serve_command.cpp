@@ -8,6 +8,9 @@
 #include <memory>
 
 #include "fabricd/data/program/data_link.hpp"
+#ifdef FABRIC_DATA_PEERS
+#include "fabricd/data/serve/cache_chunks.hpp"
+#endif
 #include "fabricd/data/serve/data_service.hpp"
 #include "fabricd/data/serve/published_memory.hpp"
 #include "fabricd/data/serve/writes.hpp"
@@ -110,6 +113,22 @@ Result<Published> publish(const std::shared_ptr<Session>& session, const DataSpe
     return last;
 }
 
+// Silos whose chunks are asked of other hosts first.
+Result<void> ask_peers(const PeersSpec& peers, DataService::Options& options) {
+    if (peers.members.empty()) return {};
+#ifdef FABRIC_DATA_PEERS
+    options.before = [peers](const SiloSpec& spec, std::unique_ptr<Silo> silo) {
+        return with_peers(peers, spec, std::move(silo));
+    };
+    return {};
+#else
+    static_cast<void>(options);
+    return fabricshm::explain({Errc::kUnsupported, 0, "open peers"},
+                              "peers: this build has none (it was made without libcurl, OpenSSL or "
+                              "Boost)");
+#endif
+}
+
 std::string folder_of(const std::string& path) {
     const auto slash = path.rfind('/');
     return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
@@ -173,6 +192,9 @@ int serve(const ServeOptions& options) {
     made.arena = published->arena->data();
     made.tables = published->tables;
     made.is_fresh = published->is_fresh;
+    if (const auto peers = ask_peers(options.spec.peers, made); !peers.ok()) {
+        return fail(kBadConfiguration, explanation_of(peers.error()));
+    }
     auto service = DataService::start(std::move(made), memory, *loop);
     if (!service.ok()) {
         const Errc code = service.error().code;
@@ -185,6 +207,11 @@ int serve(const ServeOptions& options) {
     auto writes = Writes::start(written, (*service)->parts(), *loop);
     if (!writes.ok()) return fail(kBadConfiguration, explanation_of(writes.error()));
     (*service)->set_writes(writes->get());
+#ifdef FABRIC_DATA_PEERS
+    CacheChunks chunks((*service)->parts(), *loop);
+    auto peers = serve_peers(options.spec.peers, chunks);
+    if (!peers.ok()) return fail(kBadConfiguration, explanation_of(peers.error()));
+#endif
     std::atomic<bool> is_asked_to_end{false};
     signals->start({[&](int, SignalThread::Sender) {
                         is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
@@ -200,6 +227,9 @@ int serve(const ServeOptions& options) {
     notify_systemd("STOPPING=1", kLastWord);
     ::alarm(kEndSeconds);
     loop->close();
+#ifdef FABRIC_DATA_PEERS
+    peers->reset();
+#endif
     (*service)->set_writes(nullptr);
     writes->reset();
     service->reset();

@@ -84,6 +84,11 @@ Result<void> DataService::open_silos() {
         SiloWorker::Options worker;
         worker.silo_timeout = options_.spec.silo_timeout;
         worker.memory = memory;
+        if (options_.before) {
+            worker.before = [this, &spec](std::unique_ptr<Silo> silo) {
+                return options_.before(spec, std::move(silo));
+            };
+        }
         worker.on_fill = [this](FillDone done) {
             loop_.post([this, done = std::move(done)]() mutable { filled(std::move(done)); });
         };

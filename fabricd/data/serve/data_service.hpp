@@ -33,6 +33,8 @@ class DataService {
         std::byte* arena = nullptr;
         DataTables tables;
         bool is_fresh = true;  // the tables are to be made
+        // As SiloWorker::Options::before, of each silo.
+        std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::unique_ptr<Silo>)> before;
     };
 
     /// Opens silos, takes the tables up or makes them, and listens. `memory` outlives it.

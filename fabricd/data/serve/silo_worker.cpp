@@ -33,6 +33,9 @@ ListDone failed_list(const Error& error) {
 
 Result<std::unique_ptr<SiloWorker>> SiloWorker::start(const SiloSpec& spec, Options options) {
     FABRIC_TRY(auto fetching, open_silo(spec, options.memory));
+    if (options.before) {
+        FABRIC_TRY(fetching, options.before(std::move(fetching)));
+    }
     FABRIC_TRY(auto listing, open_silo(spec, {}));
     return std::unique_ptr<SiloWorker>(
         new SiloWorker(std::move(fetching), std::move(listing), std::move(options)));

@@ -59,6 +59,8 @@ class SiloWorker {
     struct Options {
         Duration silo_timeout;  // of a page of a listing
         std::span<std::byte> memory;
+        // What is asked before the silo, where there is such a thing: it gets the one that fetches.
+        std::function<Result<std::unique_ptr<Silo>>(std::unique_ptr<Silo>)> before;
         std::function<void(FillDone)> on_fill;
     };
 
