@@ -73,8 +73,9 @@ class DataServiceBench {
     };
 
     /// `state`: a folder for what a service of before left; "": one of its own.
-    explicit DataServiceBench(fabricd::DataSpec wanted, std::string state = "")
-        : spec(std::move(wanted)), state_(std::move(state)) {
+    explicit DataServiceBench(fabricd::DataSpec wanted, std::string state = "",
+                              decltype(fabricd::DataService::Options::before) before = nullptr)
+        : spec(std::move(wanted)), state_(std::move(state)), before_(std::move(before)) {
         arena.reset(static_cast<std::byte*>(std::aligned_alloc(4096, spec.memory)));
         std::fill_n(arena.get(), 4096, std::byte{0});
         tables = fabricshm::plan_data_tables(1, spec.files != 0 ? spec.files : 1000, spec.memory)
@@ -96,6 +97,7 @@ class DataServiceBench {
         options.arena = arena.get();
         options.tables = tables;
         options.is_fresh = is_fresh;
+        options.before = before_;
         auto started = fabricd::DataService::start(options, memory, *loop);
         if (!started.ok()) {
             problem = describe(started.error());
@@ -134,6 +136,7 @@ class DataServiceBench {
 
     fabricd::DataSpec spec;
     std::string state_;
+    decltype(fabricd::DataService::Options::before) before_;
     TemporaryDirectory folder;
     std::unique_ptr<std::byte, Free> arena;
     fabricshm::DataTables tables;

@@ -8,6 +8,9 @@
 #include <memory>
 
 #include "fabricd/data/program/data_link.hpp"
+#ifdef FABRIC_DATA_PEERS
+#include "fabricd/data/serve/cache_chunks.hpp"
+#endif
 #include "fabricd/data/serve/data_service.hpp"
 #include "fabricd/data/serve/published_memory.hpp"
 #include "fabricd/data/serve/writes.hpp"
@@ -110,6 +113,67 @@ Result<Published> publish(const std::shared_ptr<Session>& session, const DataSpe
     return last;
 }
 
+// Silos whose chunks are asked of other hosts first.
+Result<void> ask_peers(const PeersSpec& peers, DataService::Options& options) {
+    if (peers.members.empty()) return {};
+#ifdef FABRIC_DATA_PEERS
+    options.before = [peers](const SiloSpec& spec, std::unique_ptr<Silo> silo) {
+        return with_peers(peers, spec, std::move(silo));
+    };
+    return {};
+#else
+    static_cast<void>(options);
+    return fabricshm::explain({Errc::kUnsupported, 0, "open peers"},
+                              "peers: this build has none (it was made without libcurl, OpenSSL or "
+                              "Boost)");
+#endif
+}
+
+/// What a service has besides its readers: files that jobs write, and other hosts.
+struct Company {
+    std::unique_ptr<Writes> writes;
+#ifdef FABRIC_DATA_PEERS
+    std::unique_ptr<CacheChunks> chunks;
+    std::unique_ptr<ChunkServer> server;
+#endif
+
+    Result<void> start(const DataSpec& spec, const std::string& socket, DataService& service,
+                       EventLoop& loop) {
+        Writes::Options options;
+        options.log = socket + ".writes";
+        FABRIC_TRY(writes, Writes::start(options, service.parts(), loop));
+        service.set_writes(writes.get());
+#ifdef FABRIC_DATA_PEERS
+        chunks = std::make_unique<CacheChunks>(service.parts(), loop);
+        FABRIC_TRY(server, serve_peers(spec.peers, *chunks));
+#else
+        static_cast<void>(spec);
+#endif
+        return {};
+    }
+    /// Behind the loop's last task, so that no thread waits for one.
+    void end(DataService& service) {
+#ifdef FABRIC_DATA_PEERS
+        server.reset();
+#endif
+        service.set_writes(nullptr);
+        writes.reset();
+    }
+};
+
+DataService::Options options_of(const DataSpec& spec, const std::string& socket,
+                                const Published& published) {
+    DataService::Options options;
+    options.spec = spec;
+    options.socket = socket;
+    options.names = socket + ".names";
+    options.arena_name = published.name;
+    options.arena = published.arena->data();
+    options.tables = published.tables;
+    options.is_fresh = published.is_fresh;
+    return options;
+}
+
 std::string folder_of(const std::string& path) {
     const auto slash = path.rfind('/');
     return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
@@ -172,14 +236,10 @@ int serve(const ServeOptions& options) {
     }
 
     ArenaMemory memory(published->arena);
-    DataService::Options made;
-    made.spec = options.spec;
-    made.socket = socket;
-    made.names = socket + ".names";
-    made.arena_name = published->name;
-    made.arena = published->arena->data();
-    made.tables = published->tables;
-    made.is_fresh = published->is_fresh;
+    DataService::Options made = options_of(options.spec, socket, *published);
+    if (const auto peers = ask_peers(options.spec.peers, made); !peers.ok()) {
+        return fail(kBadConfiguration, explanation_of(peers.error()));
+    }
     auto service = DataService::start(std::move(made), memory, *loop);
     if (!service.ok()) {
         const Errc code = service.error().code;
@@ -187,11 +247,9 @@ int serve(const ServeOptions& options) {
         return fail(is_configuration ? kBadConfiguration : kFailed,
                     explanation_of(service.error()));
     }
-    Writes::Options written;
-    written.log = socket + ".writes";
-    auto writes = Writes::start(written, (*service)->parts(), *loop);
-    if (!writes.ok()) return fail(kBadConfiguration, explanation_of(writes.error()));
-    (*service)->set_writes(writes->get());
+    Company company;
+    const auto joined = company.start(options.spec, socket, **service, *loop);
+    if (!joined.ok()) return fail(kBadConfiguration, explanation_of(joined.error()));
     std::atomic<bool> is_asked_to_end{false};
     signals->start({[&](int, SignalThread::Sender) {
                         is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
@@ -203,12 +261,11 @@ int serve(const ServeOptions& options) {
                    fabricshm::format_bytes((*service)->parts().cache.capacity()).c_str(),
                    published->is_fresh ? "" : ", taken up again");
     notify_systemd("READY=1", kLastWord);
-    const int code = run(**service, memory, *loop, **writes, is_asked_to_end);
+    const int code = run(**service, memory, *loop, *company.writes, is_asked_to_end);
     notify_systemd("STOPPING=1", kLastWord);
     ::alarm(kEndSeconds);
     loop->close();
-    (*service)->set_writes(nullptr);
-    writes->reset();
+    company.end(**service);
     service->reset();
     (*session)->close();
     return code;

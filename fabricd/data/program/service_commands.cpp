@@ -107,8 +107,10 @@ std::string writes_text(const Json& writes) {
                 ", the last: " + word(writes, "last_failure") + "\n";
     }
     if (number(writes, "lost") != 0) {
-        text += "    lost, committed before the service was killed and not in the silo: " +
-                std::to_string(number(writes, "lost"));
+        text +=
+            "    perhaps lost, committed when the service was killed and not yet answered by the "
+            "silo: " +
+            std::to_string(number(writes, "lost"));
         for (const Json& path : writes.value("first_lost", Json::array())) {
             if (path.is_string()) text += " " + path.get<std::string>();
         }

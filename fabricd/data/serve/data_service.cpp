@@ -86,6 +86,14 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
     };
 }
 
+// What there is behind memory and spill: other hosts, where they are asked, and the silo.
+Result<std::unique_ptr<Silo>> DataService::open_beyond(const SiloSpec& spec,
+                                                       std::span<std::byte> memory) const {
+    FABRIC_TRY(auto silo, open_silo(spec, memory));
+    if (!options_.before || memory.empty()) return silo;
+    return options_.before(spec, std::move(silo));
+}
+
 Result<void> DataService::open_silos() {
     const std::span<std::byte> memory(options_.arena + options_.tables.chunks_offset,
                                       options_.tables.arena_bytes - options_.tables.chunks_offset);
@@ -97,7 +105,8 @@ Result<void> DataService::open_silos() {
             loop_.post([this, done = std::move(done)]() mutable { filled(std::move(done)); });
         };
         worker.open = [this](const SiloSpec& silo, std::span<std::byte> into) {
-            return tier_ != nullptr ? tier_->open_silo(silo, into) : open_silo(silo, into);
+            const auto open = [this, silo, into] { return open_beyond(silo, into); };
+            return tier_ != nullptr ? tier_->open_silo(silo, into, open) : open();
         };
         FABRIC_TRY(auto started, SiloWorker::start(spec, std::move(worker)));
         workers_.push_back(std::move(started));

@@ -33,6 +33,9 @@ class DataService {
         std::byte* arena = nullptr;
         DataTables tables;
         bool is_fresh = true;  // the tables are to be made
+        // What is asked before the silo of that spec, but behind the spill, where there is such a
+        // thing: it gets the one that fetches.
+        std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::unique_ptr<Silo>)> before;
     };
 
     /// Opens silos, takes the tables up or makes them, and listens. `memory` outlives it.
@@ -58,6 +61,8 @@ class DataService {
     DataService(Options options, std::unique_ptr<SecondTier> tier, PublishedMemory& memory,
                 EventLoop& loop);
     Result<void> open_silos();
+    Result<std::unique_ptr<Silo>> open_beyond(const SiloSpec& spec,
+                                              std::span<std::byte> memory) const;
     void filled(FillDone done);
     void handle(DataRequest request);
     void hello(const DataRequest& request);

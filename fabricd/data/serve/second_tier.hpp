@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,9 +42,10 @@ class SecondTier : public ChunkTier {
 
     /// Whose ids store() gets. Borrowed.
     virtual void set_files(const FileTable& files) = 0;
-    /// The silo of the spec, with this tier before it.
-    virtual Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec,
-                                                    std::span<std::byte> memory) = 0;
+    /// The silo of the spec that `open` opens, now or when it answers, with this tier before it.
+    virtual Result<std::unique_ptr<Silo>> open_silo(
+        const SiloSpec& spec, std::span<std::byte> memory,
+        std::function<Result<std::unique_ptr<Silo>>()> open) = 0;
     virtual bool has(const KnownFile& file, std::uint32_t chunk) const = 0;
     /// No plan is left.
     virtual void release_kept() = 0;

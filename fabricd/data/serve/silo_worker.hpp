@@ -60,7 +60,8 @@ class SiloWorker {
         Duration silo_timeout;  // of a page of a listing
         std::span<std::byte> memory;
         std::function<void(FillDone)> on_fill;
-        // open_silo() where it is empty; or with another tier before it.
+        // open_silo() where it is empty; or with more before the silo. The one that fetches gets
+        // the memory, the one that lists gets none.
         std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::span<std::byte>)> open;
     };
 

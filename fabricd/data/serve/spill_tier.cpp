@@ -1,6 +1,7 @@
 #include "fabricd/data/serve/spill_tier.hpp"
 
-#include "fabricd/data/silo/open_silo.hpp"
+#include <utility>
+
 #include "fabricd/data/spill/spilled_silo.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -36,11 +37,12 @@ void SpillTier::store(std::uint64_t file, std::uint32_t chunk, std::span<const s
                   bytes, checksum, is_planned);
 }
 
-Result<std::unique_ptr<Silo>> SpillTier::open_silo(const SiloSpec& spec,
-                                                   std::span<std::byte> memory) {
+Result<std::unique_ptr<Silo>> SpillTier::open_silo(
+    const SiloSpec& spec, std::span<std::byte> memory,
+    std::function<Result<std::unique_ptr<Silo>>()> open) {
     SpilledSilo::Parts parts;
     parts.at = spec.at;
-    parts.open = [spec, memory] { return fabricd::open_silo(spec, memory); };
+    parts.open = std::move(open);
     parts.spill = spill_.get();
     parts.catalogue = catalogue_.get();
     parts.memory = memory;

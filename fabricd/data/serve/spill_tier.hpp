@@ -17,8 +17,9 @@ class SpillTier : public SecondTier {
     void store(std::uint64_t file, std::uint32_t chunk, std::span<const std::byte> bytes,
                std::uint32_t checksum, ChunkKind kind) override;
     void set_files(const FileTable& files) override { files_ = &files; }
-    Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec,
-                                            std::span<std::byte> memory) override;
+    Result<std::unique_ptr<Silo>> open_silo(
+        const SiloSpec& spec, std::span<std::byte> memory,
+        std::function<Result<std::unique_ptr<Silo>>()> open) override;
     bool has(const KnownFile& file, std::uint32_t chunk) const override;
     void release_kept() override;
     SecondTierView view() const override;

@@ -33,7 +33,8 @@ class WriteDesk {
         Bytes pending_bytes = 0;
         std::uint64_t failed_uploads = 0;  // that are tried again
         std::string last_failure;
-        std::vector<std::string> lost;  // that a service which was killed had not uploaded; some
+        std::vector<std::string>
+            lost;  // of which a service that was killed did not hear that they are uploaded; some
         std::uint64_t lost_count = 0;
     };
     virtual Stats stats() const = 0;

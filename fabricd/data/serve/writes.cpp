@@ -91,7 +91,7 @@ Result<void> Writes::open() {
             const std::string path = spec.at + "/" + printable(write.name.path);
             fabricshm::log(fabricshm::LogLevel::kError,
                            "%s: its commit was answered (write = \"back\"), and the service ended "
-                           "before the silo had it: it is lost",
+                           "before the silo had answered: look whether it is there",
                            path.c_str());
             ++stats_.lost_count;
             if (stats_.lost.size() < kShownLost) stats_.lost.push_back(path);

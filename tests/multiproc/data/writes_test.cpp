@@ -30,7 +30,7 @@ struct Scene {
     explicit Scene(WritePolicy policy, Bytes memory = 64 * kMiB) {
         DataSpec spec;
         spec.memory = memory;
-        spec.patience = std::chrono::seconds(20);
+        spec.silo_timeout = std::chrono::seconds(20);
         for (const char* name : {"out", "fixed"}) {
             SiloSpec silo;
             silo.at = "/" + std::string(name);

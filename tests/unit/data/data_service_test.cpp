@@ -300,7 +300,7 @@ TEST_SUITE("data.data_service") {
         for (const auto type : {DataType::kList, DataType::kFetch, DataType::kPlan}) {
             CHECK(scene.client->ask(type, "xyz").status == Errc::kInvalid);
         }
-        CHECK(scene.client->ask(DataType::kCreate, "/set/a/new").status == Errc::kUnsupported);
+        CHECK(scene.client->ask(DataType::kCreate, "/set/a/new").status == Errc::kDenied);
         CHECK(scene.client->ask(DataType::kStat, "").status == Errc::kOk);
         for (const char* text :
              {"", "{", "[]", "{\"command\":3}", "{\"command\":\"status\"", "{\"command\":\"drop\"}",

@@ -43,7 +43,7 @@ TEST_SUITE("fabricd.data_file") {
         DataSpec spec;
         REQUIRE_FALSE(
             parse_data_file(std::string("[service]\ngroup = \"training\"\n[cache]\nfiles = "
-                                        "2000000\npatience = \"5s\"\n") +
+                                        "2000000\nsilo_timeout = \"5s\"\n") +
                                 kImages + "refresh = \"10s\"\n",
                             "d.toml", spec));
         CHECK(spec.files == 2'000'000);
@@ -52,7 +52,7 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[0].refresh == std::chrono::seconds(10));
         CHECK(error_message("[cache]\nfiles = 0\n") ==
               "d.toml:2: files takes a number of files, 1 to 4294967296");
-        CHECK(error_message("[cache]\npatience = \"5\"\n") ==
+        CHECK(error_message("[cache]\nsilo_timeout = \"5\"\n") ==
               "d.toml:2: silo_timeout takes a time as \"30s\", 100ms to 1 day");
         CHECK(error_message("[service]\ngroup = \"\"\n") ==
               "d.toml:2: group takes the name of a group");
