@@ -55,7 +55,7 @@ class Registry {
         bool is_local = false;                        // PoolBackend::is_local()
         // Other hosts share the pool, and nothing keeps their caches coherent with this one's.
         bool caches_apart = false;
-        std::string unpublished = "";                 // why no arena is published; "": they are
+        std::string unpublished = "";  // why no arena is published; "": they are
     };
 
     Registry(const Limits& limits, const Parts& parts);

@@ -37,6 +37,11 @@ std::string normal(const std::string& path) {
 }  // namespace
 
 Duration default_refresh(const SiloSpec& spec) {
+    // Of what is prepared: as of what it is made of.
+    if (spec.prep != nullptr) {
+        const SiloSpec& source = spec.prep->source;
+        return source.refresh > Duration::zero() ? source.refresh : default_refresh(source);
+    }
     return spec.from.starts_with("/") ? Duration(1s) : Duration(60s);
 }
 
