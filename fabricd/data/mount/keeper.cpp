@@ -84,7 +84,7 @@ Result<void> MountKeeper::read_init() {
 }
 
 // In the child: nothing but what the server needs. It ends with the keeper, since without one no
-// other would come and the mount would be nobody's to unmount.
+// other would come, and nothing would unmount.
 void MountKeeper::become_server(pid_t keeper) const {
     sigset_t none;
     ::sigemptyset(&none);
