@@ -80,6 +80,7 @@ struct ArenaFiles {
     fabricshm::Fd fd;                   // what clients get a duplicate of
     std::vector<fabricshm::Fd> others;  // of a pool on several devices: those after `fd`
     fabricshm::Stripes stripes;
+    CachedRanges cached;  // by this host; empty unless the registry has caches_apart
 };
 
 /// Plain data: the rules about it are in arenas.hpp, regions.hpp and groups.hpp. Used by the
@@ -106,7 +107,6 @@ struct Arena {
     // be storing into them, an id has to rest, and a name is free at once.
     RegionAllocator space{0};
     LostRanges lost;
-    CachedRanges cached;  // empty unless the registry has caches_apart
     LeaseTable leases;
     Bytes bytes_quarantined = 0;  // of the regions whose lease says so
     std::map<RegionId, Region> regions;

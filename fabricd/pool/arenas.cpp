@@ -406,7 +406,7 @@ void Arenas::leave(Session& session, Arena& arena, Effects& out) {
 
 void Arenas::begin_leaving(Session& session, Arena& arena, Effects& out) {
     // A process that was killed may have stored anywhere, whosever region it was.
-    if (books_.caches_apart && !session.peer.is_remote()) arena.cached.add(0, arena.bytes);
+    if (books_.caches_apart && !session.peer.is_remote()) arena.files.cached.add(0, arena.bytes);
     // Deaths first: they decide which regions peers may still be storing into.
     groups_.mark_dead(session.id, arena, false, out);
     shards_.leave(session.id, arena.id, out);
@@ -544,7 +544,7 @@ Result<void> Arenas::restore(const ArenaImage& image) {
     arena.link_bytes = record.link_bytes;
     arena.committed = image.committed.value_or(record.bytes);
     // What the daemon of before had written out is not known.
-    if (books_.caches_apart) arena.cached.add(0, arena.bytes);
+    if (books_.caches_apart) arena.files.cached.add(0, arena.bytes);
     arena.space = RegionAllocator(arena.committed);
     // At the start of the arena.
     if (record.link_bytes != 0 && !arena.space.reserve(0, record.link_bytes)) return kContradiction;

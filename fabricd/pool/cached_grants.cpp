@@ -8,13 +8,13 @@ std::optional<OpenRange> CachedGrants::take(SessionId session, const proto::Regi
     const Session* known = books_.find_session(session);
     Arena* const arena = books_.find_arena(ArenaId{region.arena_id});
     const bool is_far = known != nullptr && known->peer.is_remote() && arena != nullptr;
-    if (!is_far || !arena->cached.take(region.offset, region.bytes)) return std::nullopt;
+    if (!is_far || !arena->files.cached.take(region.offset, region.bytes)) return std::nullopt;
     return OpenRange{arena->id, arena->files.offset + region.offset, region.bytes};
 }
 
 void CachedGrants::put_back(const proto::Region& region) {
     Arena* const arena = books_.find_arena(ArenaId{region.arena_id});
-    if (arena != nullptr) arena->cached.add(region.offset, region.bytes);
+    if (arena != nullptr) arena->files.cached.add(region.offset, region.bytes);
 }
 
 }  // namespace fabricd

@@ -159,7 +159,7 @@ Result<std::uint64_t> Groups::place_block(Arena& arena, Bytes bytes,
         if (!offset) return growth_.no_room("room for the group block", arena, bytes);
         const Result<void> done = memory_.format_group(arena.id, *offset, info);
         // From now on this host's ranks store there.
-        if (done.ok() && books_.caches_apart) arena.cached.add(*offset, bytes);
+        if (done.ok() && books_.caches_apart) arena.files.cached.add(*offset, bytes);
         if (done.ok()) return *offset;
         arena.space.release(*offset, bytes);
         if (done.error().code != Errc::kPoisoned) return done.error();

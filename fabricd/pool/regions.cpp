@@ -205,7 +205,7 @@ Result<RegionId> Regions::make(Session& session, Arena& arena, Bytes bytes,
         region.shard = {shard->arena, self ? grant.region : shard->header};
     }
     count(session, region, +1);
-    if (books_.caches_apart && !session.peer.is_remote()) arena.cached.add(*offset, rounded);
+    if (books_.caches_apart && !session.peer.is_remote()) arena.files.cached.add(*offset, rounded);
     if (region.tensor) arena.tensors[region.tensor->name] = grant.region;
     if (const auto written = write(arena, grant.region, journal_); !written.ok()) {
         undo(session, arena, grant.region);

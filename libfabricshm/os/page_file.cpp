@@ -1,40 +1,24 @@
 #include "libfabricshm/os/page_file.hpp"
 
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
+#include "libfabricshm/os/memory_file.hpp"
 #include "libfabricshm/os/reopen.hpp"
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
-#endif
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
 #endif
 
 namespace fabricshm {
 
-namespace {
-
-Result<Fd> open_memfd(const char* name) {
-    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    int fd = ::memfd_create(name, flags | MFD_NOEXEC_SEAL);
-    // Kernels before 6.3 do not know the flag.
-    if (fd < 0 && errno == EINVAL) fd = ::memfd_create(name, flags);
-    if (fd < 0) return error_from_errno(errno, "make page file");
-    return Fd(fd);
-}
-
-}  // namespace
-
 Result<PageFile> make_page_file(const char* name, Bytes bytes, PageAccess access,
                                 void (*format)(std::byte*) noexcept) {
-    FABRIC_TRY(Fd file, open_memfd(name));
+    FABRIC_TRY(Fd file, open_memory_file(name, "make page file"));
     // Allocated now: a write later must not find a full system and die of SIGBUS.
     if (::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) != 0) {
         return error_from_errno(errno, "size page file");

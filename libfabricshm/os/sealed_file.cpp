@@ -1,16 +1,13 @@
 #include "libfabricshm/os/sealed_file.hpp"
 
 #include <fcntl.h>
-#include <linux/memfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
-#ifndef MFD_NOEXEC_SEAL
-#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
-#endif
+#include "libfabricshm/os/memory_file.hpp"
 
 namespace fabricshm {
 
@@ -18,19 +15,10 @@ namespace {
 
 constexpr int kUnchanging = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
 
-Result<Fd> open_memfd(const char* name) {
-    const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-    int fd = ::memfd_create(name, flags | MFD_NOEXEC_SEAL);
-    // Kernels before 6.3 do not know the flag.
-    if (fd < 0 && errno == EINVAL) fd = ::memfd_create(name, flags);
-    if (fd < 0) return error_from_errno(errno, "make sealed file");
-    return Fd(fd);
-}
-
 }  // namespace
 
 Result<Fd> make_sealed_file(const char* name, std::span<const std::byte> content) {
-    FABRIC_TRY(Fd file, open_memfd(name));
+    FABRIC_TRY(Fd file, open_memory_file(name, "make sealed file"));
     while (!content.empty()) {
         const ssize_t wrote = ::write(file.get(), content.data(), content.size());
         if (wrote < 0 && errno == EINTR) continue;

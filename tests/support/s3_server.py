@@ -8,6 +8,7 @@ which shares no code with what it is a test of, and misbehaves when it is asked 
   remove KEY
   fault NAME COUNT [METHOD]                          the next COUNT requests (of that method, or INITIATE, PART, COMPLETE)
                                                      meet it
+  page N                                             listings have pages of N (7)
   stats                                              requests, connections, requests of parts
   object KEY                                         its bytes, their MD5 and the token of the write that made it
   uploads                                            how many uploads in parts are under way
@@ -35,12 +36,13 @@ try:
 except ImportError:
     sys.exit(77)
 
-BUCKET, REGION, PAGE = "datasets", "eu-test-1", 7
+BUCKET, REGION = "datasets", "eu-test-1"
 ACCESS_KEY, SECRET, TOKEN = "AKIDTEST", "sec+ret/Key=", "token+of/the=session"
 LOCK = threading.Lock()
 OBJECTS: dict[str, dict] = {}
 UPLOADS: dict[str, dict] = {}
 FAULTS: list[dict] = []
+LIMITS = {"page": 7}  # entries of a page of a listing
 STATS = {"requests": 0, "connections": 0, "parts": 0}
 ENCODED = urllib.parse.quote_plus
 
@@ -268,7 +270,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 rows[key] = (f"<Contents><Key>{ENCODED(key)}</Key><ETag>{escape(etag, {chr(34): '&quot;'})}</ETag>"
                              f"<Size>{size}</Size></Contents>")
         names = sorted((row for row in rows if row > after), key=lambda name: name.encode())
-        page, rest = names[:PAGE], names[PAGE:]
+        page, rest = names[:LIMITS["page"]], names[LIMITS["page"]:]
         token = (after or page[-1]) if fault == "same_token" else page[-1] if rest else ""
         more = f"<NextContinuationToken>{escape(token)}</NextContinuationToken>" if token else ""
         xml = ('<?xml version="1.0" encoding="UTF-8"?><ListBucketResult '
@@ -356,6 +358,8 @@ def command(words: list[str]) -> str:
             return str(len(UPLOADS))
         elif words[0] == "begin":
             UPLOADS[f"other/{len(UPLOADS)}"] = {"key": key, "parts": {}, "write": ""}
+        elif words[0] == "page":
+            LIMITS["page"] = int(words[1])
         elif words[0] == "stats":
             return f"{STATS['requests']} {STATS['connections']} {STATS['parts']}"
         else:

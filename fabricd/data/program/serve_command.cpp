@@ -207,6 +207,13 @@ int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes
     return 0;
 }
 
+Result<std::shared_ptr<Session>> attach(const ServeOptions& options) {
+    fabricshm::SessionOptions attach;
+    attach.sockets = fabricshm::socket_paths(options.daemon);
+    attach.label = "fabric-data";
+    return Session::open(attach);
+}
+
 }  // namespace
 
 int serve(const ServeOptions& options) {
@@ -225,10 +232,7 @@ int serve(const ServeOptions& options) {
                                  ? "a service has " + socket + " already"
                                  : explanation_of(lock.error()));
     }
-    fabricshm::SessionOptions attach;
-    attach.sockets = fabricshm::socket_paths(options.daemon);
-    attach.label = "fabric-data";
-    auto session = Session::open(attach);
+    auto session = attach(options);
     if (!session.ok()) return fail(kFailed, explanation_of(session.error()));
     auto published = publish(*session, options.spec);
     if (!published.ok()) {

@@ -291,8 +291,8 @@ def environment_of(options, local_rank, attempt, port, daemon_socket):
 
 
 def preload_of(options, folder, before):
-    """LD_PRELOAD of a rank: what was there, and our isatty(), which makes opening files of fabric-mount
-    in Python three times as fast. None: to be left as it is."""
+    """LD_PRELOAD of a rank: what was there, and our isatty(), without which each file of fabric-mount
+    that Python opens costs a question to its server. None: to be left as it is."""
     library = os.path.join(folder, "libfabricshm-isatty.so")
     # The loader cuts the list at blanks and colons. A program that it can't load into it says so and runs.
     if options.no_preload or not os.path.exists(library) or re.search(r"[\s:]", library):

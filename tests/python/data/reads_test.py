@@ -161,6 +161,23 @@ class Reads(unittest.TestCase):
         files.plan(seed=3)  # by a number that the new service did not give
         held.release()
 
+    def test_a_file_is_written_as_a_whole_or_not_at_all(self):
+        with data.create("/results/a.npy") as out:
+            out.write(FILES["rows.npy"][:40])
+            out.write(memoryview(FILES["rows.npy"])[40:])
+            self.assertFalse((SERVICE.results / "a.npy").exists())
+        self.assertEqual((SERVICE.results / "a.npy").read_bytes(), FILES["rows.npy"])
+        self.assertEqual(data.array(data.open("/results"), "a.npy").tolist(), [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]])
+        with self.assertRaises(fabricshm.ExistsError):
+            data.create("/results/a.npy")
+        with self.assertRaises(ZeroDivisionError):
+            with data.create("/results/b.npy") as out:
+                out.write(b"x")
+                1 / 0
+        self.assertFalse((SERVICE.results / "b.npy").exists())
+        with self.assertRaises(fabricshm.DeniedError):
+            data.create("/files/new")
+
     def test_the_order_of_an_epoch_is_taken(self):
         files = data.open("/files/deep")
         files.plan(seed=3, epoch=1, rank=0, world=2)

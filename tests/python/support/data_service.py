@@ -15,7 +15,7 @@ DEADLINE_S = 60
 
 
 class DataService:
-    """`folder` is what readers see as /files."""
+    """`folder` is what readers see as /files, `results` as /results, where they may write."""
 
     def __init__(self):
         self.program = Path(os.environ.get("FABRICD", "fabricd")).parent / "data/program/fabric-data"
@@ -24,12 +24,15 @@ class DataService:
         self._top = Path(tempfile.mkdtemp(prefix="fabric-data-"))
         atexit.register(shutil.rmtree, self._top, ignore_errors=True)
         self.folder = self._top / "files"
+        self.results = self._top / "results"
         self.folder.mkdir()
+        self.results.mkdir()
         self.daemon = fabric_test.daemon_or_skip()
         self.socket = str(self._top / "data.sock")
         os.environ["FABRIC_DATA_SOCKET"] = self.socket
         (self._top / "data.toml").write_text(
-            f'[cache]\nmemory = "48MiB"\n[[silo]]\nat = "/files"\nfrom = "{self.folder}"\n')
+            f'[cache]\nmemory = "48MiB"\n[[silo]]\nat = "/files"\nfrom = "{self.folder}"\n'
+            f'[[silo]]\nat = "/results"\nfrom = "{self.results}"\nwrite = "through"\n')
         self._process = None
         self._owner = os.getpid()
         atexit.register(self.kill)
