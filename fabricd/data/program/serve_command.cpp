@@ -143,11 +143,33 @@ int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes
     return 0;
 }
 
+Result<std::shared_ptr<Session>> attach(const std::string& daemon) {
+    fabricshm::SessionOptions options;
+    options.sockets = fabricshm::socket_paths(daemon);
+    options.label = "fabric-data";
+    return Session::open(options);
+}
+
+DataService::Options options_of(const DataSpec& spec, const std::string& socket,
+                                const Published& published) {
+    DataService::Options options;
+    options.spec = spec;
+    options.socket = socket;
+    options.names = socket + ".names";
+    options.arena_name = published.name;
+    options.arena = published.arena->data();
+    options.tables = published.tables;
+    options.is_fresh = published.is_fresh;
+    return options;
+}
+
 }  // namespace
 
 int serve(const ServeOptions& options) {
-    auto signals = SignalThread::block();
     auto loop = EventLoop::make();
+    std::atomic<bool> is_asked_to_end{false};
+    // Behind what its actions use, so that it ends before them.
+    auto signals = SignalThread::block();
     if (!signals.ok() || !loop.ok()) return fail(kFailed, "can't watch signals");
 
     const std::string socket = options.socket.empty() ? default_data_socket() : options.socket;
@@ -161,10 +183,7 @@ int serve(const ServeOptions& options) {
                                  ? "a service has " + socket + " already"
                                  : explanation_of(lock.error()));
     }
-    fabricshm::SessionOptions attach;
-    attach.sockets = fabricshm::socket_paths(options.daemon);
-    attach.label = "fabric-data";
-    auto session = Session::open(attach);
+    auto session = attach(options.daemon);
     if (!session.ok()) return fail(kFailed, explanation_of(session.error()));
     auto published = publish(*session, options.spec);
     if (!published.ok()) {
@@ -172,15 +191,7 @@ int serve(const ServeOptions& options) {
     }
 
     ArenaMemory memory(published->arena);
-    DataService::Options made;
-    made.spec = options.spec;
-    made.socket = socket;
-    made.names = socket + ".names";
-    made.arena_name = published->name;
-    made.arena = published->arena->data();
-    made.tables = published->tables;
-    made.is_fresh = published->is_fresh;
-    auto service = DataService::start(std::move(made), memory, *loop);
+    auto service = DataService::start(options_of(options.spec, socket, *published), memory, *loop);
     if (!service.ok()) {
         const Errc code = service.error().code;
         const bool is_configuration = code == Errc::kInvalid || code == Errc::kUnsupported;
@@ -192,7 +203,6 @@ int serve(const ServeOptions& options) {
     auto writes = Writes::start(written, (*service)->parts(), *loop);
     if (!writes.ok()) return fail(kBadConfiguration, explanation_of(writes.error()));
     (*service)->set_writes(writes->get());
-    std::atomic<bool> is_asked_to_end{false};
     signals->start({[&](int, SignalThread::Sender) {
                         is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
                         static_cast<void>(loop->post([] {}));

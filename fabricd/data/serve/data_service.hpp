@@ -89,7 +89,7 @@ class DataService {
     std::unordered_map<std::uint64_t, std::function<void(FillDone)>> reads_;
     std::uint64_t last_read_ = 0;
     TimePoint next_slow_tick_{};
-    TimePoint settled_;                   // from when on a former service's reads have ended
+    TimePoint settled_;  // from when on a former service's reads have ended
     bool had_plans_ = false;
     std::unique_ptr<DataServer> server_;  // last: it goes first
 };

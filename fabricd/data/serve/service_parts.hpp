@@ -36,7 +36,7 @@ struct ServiceParts {
     std::function<void(const Fetch&, std::uint32_t silo, std::function<void(FillDone)>)> read_silo;
     std::function<std::vector<PinHolder>(std::uint64_t line)> holders;
     std::string arena_name;
-    const SecondTier* tier;  // nullptr: none
+    const SecondTier* tier;       // nullptr: none
     WriteDesk* writes = nullptr;  // where files are written
 };
 
