@@ -207,18 +207,20 @@ int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes
     return 0;
 }
 
-Result<std::shared_ptr<Session>> attach(const ServeOptions& options) {
-    fabricshm::SessionOptions attach;
-    attach.sockets = fabricshm::socket_paths(options.daemon);
-    attach.label = "fabric-data";
-    return Session::open(attach);
+Result<std::shared_ptr<Session>> attach(const std::string& daemon) {
+    fabricshm::SessionOptions options;
+    options.sockets = fabricshm::socket_paths(daemon);
+    options.label = "fabric-data";
+    return Session::open(options);
 }
 
 }  // namespace
 
 int serve(const ServeOptions& options) {
-    auto signals = SignalThread::block();
     auto loop = EventLoop::make();
+    std::atomic<bool> is_asked_to_end{false};
+    // Behind what its actions use, so that it ends before them.
+    auto signals = SignalThread::block();
     if (!signals.ok() || !loop.ok()) return fail(kFailed, "can't watch signals");
 
     const std::string socket = options.socket.empty() ? default_data_socket() : options.socket;
@@ -232,7 +234,7 @@ int serve(const ServeOptions& options) {
                                  ? "a service has " + socket + " already"
                                  : explanation_of(lock.error()));
     }
-    auto session = attach(options);
+    auto session = attach(options.daemon);
     if (!session.ok()) return fail(kFailed, explanation_of(session.error()));
     auto published = publish(*session, options.spec);
     if (!published.ok()) {
@@ -254,7 +256,6 @@ int serve(const ServeOptions& options) {
     Company company;
     const auto joined = company.start(options.spec, socket, **service, *loop);
     if (!joined.ok()) return fail(kBadConfiguration, explanation_of(joined.error()));
-    std::atomic<bool> is_asked_to_end{false};
     signals->start({[&](int, SignalThread::Sender) {
                         is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
                         static_cast<void>(loop->post([] {}));

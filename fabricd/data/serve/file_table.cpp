@@ -137,10 +137,8 @@ void FileTable::confirm(std::uint64_t id, const FileFacts& facts) {
     FABRIC_CHECK(known.facts.bytes == facts.bytes);
     known.facts = facts;
     // The later record of an id counts.
-    const auto logged = log_.add({id, known.first_line, full_path(known), facts});
-    if (!logged.ok()) {
-        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", describe(logged.error()).c_str());
-    }
+    log_.add({id, known.first_line, full_path(known), facts});
+    flush();
 }
 
 void FileTable::forget(std::uint64_t id) {
