@@ -79,7 +79,7 @@ Result<std::unique_ptr<Silo>> open_prep(const PrepSpec& spec) {
     options.threads =
         std::min(spec.threads == 0 ? processors : spec.threads, PrepWorkers::kThreadsMax);
     options.skips_bad = spec.skips_bad;
-    return as_silo(PrepSilo::open(std::move(options)));
+    return as<Silo>(PrepSilo::open(std::move(options)));
 }
 
 }  // namespace
