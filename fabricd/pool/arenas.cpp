@@ -220,7 +220,8 @@ Result<void> Arenas::settle(Arena& arena, fabricshm::PoolPiece piece) {
     }
     arena.align = piece.align;
     arena.huge_page_bytes = piece.huge_page_bytes;
-    arena.files = {piece.file_offset, std::move(piece.fd), std::move(piece.others), piece.stripes};
+    arena.files = {piece.file_offset, std::move(piece.fd), std::move(piece.others), piece.stripes,
+                   std::move(arena.files.cached)};
     arena.state = ArenaState::kHere;
     return publications_.settle(arena, is_new);
 }
