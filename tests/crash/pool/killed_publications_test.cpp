@@ -318,7 +318,7 @@ std::string kill_at(const std::string& point, int passage = 1) {
 
 TEST_SUITE("crash.pool.killed_publications") {
     TEST_CASE("fabricd killed around the making of a page: its reader gets one all the same") {
-        for (const char* point : {"pins.before_page", "pins.after_page"}) {
+        for (const std::string point : {"pins.before_page", "pins.after_page"}) {
             CAPTURE(point);
             Story story(kill_at(point, 2));
             Child maker = story.maker();
@@ -336,14 +336,14 @@ TEST_SUITE("crash.pool.killed_publications") {
     }
 
     TEST_CASE("fabricd killed there, and the reader too: what it was to get holds nothing") {
-        for (const char* point : {"pins.before_page", "pins.after_page"}) {
+        for (const std::string point : {"pins.before_page", "pins.after_page"}) {
             CAPTURE(point);
             Story story(kill_at(point, 2));
             Child maker = story.maker();
             const auto old = story.pinning_reader(0);
             const auto asking = story.reader(1);
             story.daemon_dies();
-            CHECK(story.pages().count(asking->pid()) == (std::string(point) == "pins.after_page"));
+            CHECK(story.pages().count(asking->pid()) == (point == "pins.after_page"));
             asking->kill();
             story.start_daemon();
             story.expect({old.get()});
@@ -352,7 +352,7 @@ TEST_SUITE("crash.pool.killed_publications") {
     }
 
     TEST_CASE("fabricd killed again when it replaces a page that was never given") {
-        for (const char* point : {"pins.before_end", "pins.after_end"}) {
+        for (const std::string point : {"pins.before_end", "pins.after_end"}) {
             CAPTURE(point);
             Story story(kill_at("pins.after_page", 2));
             Child maker = story.maker();
@@ -371,7 +371,7 @@ TEST_SUITE("crash.pool.killed_publications") {
     }
 
     TEST_CASE("fabricd killed around the end of a page of a reader that was killed") {
-        for (const char* point : {"pins.before_end", "pins.after_end"}) {
+        for (const std::string point : {"pins.before_end", "pins.after_end"}) {
             CAPTURE(point);
             Story story(kill_at(point));
             Child maker = story.maker();
@@ -390,7 +390,7 @@ TEST_SUITE("crash.pool.killed_publications") {
     }
 
     TEST_CASE("fabricd killed around the end of a page of a reader that lives on without it") {
-        for (const char* point : {"pins.before_end", "pins.after_end"}) {
+        for (const std::string point : {"pins.before_end", "pins.after_end"}) {
             CAPTURE(point);
             Story story(kill_at(point));
             Child maker = story.maker();
