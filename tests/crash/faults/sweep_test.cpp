@@ -401,6 +401,13 @@ constexpr Elsewhere kElsewhere[] = {
     {"journal.compact.before", "/tests/crash/pool/daemon_killed_test.cpp"},
     {"journal.compact.begin", "/tests/crash/pool/daemon_killed_test.cpp"},
     {"journal.compact.written", "/tests/crash/pool/daemon_killed_test.cpp"},
+    // The job publishes no arena.
+    {"pins.after_end", "/tests/crash/pool/killed_publications_test.cpp"},
+    {"pins.after_page", "/tests/crash/pool/killed_publications_test.cpp"},
+    {"pins.before_end", "/tests/crash/pool/killed_publications_test.cpp"},
+    {"pins.before_page", "/tests/crash/pool/killed_publications_test.cpp"},
+    {"pins.published", "/tests/crash/pool/killed_publications_test.cpp"},
+    {"pins.subscribed", "/tests/crash/pool/killed_publications_test.cpp"},
     {"pull.combined", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.reduced", "/tests/crash/collective/killed_rank_test.cpp"},
     {"pull.shared", "/tests/crash/collective/killed_rank_test.cpp"},

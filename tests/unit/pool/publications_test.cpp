@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "libfabricshm/base/reason.hpp"
 #include "tests/support/registry_host.hpp"
@@ -20,6 +22,8 @@ constexpr Bytes kBytes = 16 * 4096;
 
 // Of one published arena: what the registry answers, and what the header says.
 struct Host : RegistryHost {
+    explicit Host(const Limits& wanted = {}) : RegistryHost(wanted) {}
+
     SessionId maker = session(kAlice);
     ArenaId id = publish(maker);
 
@@ -83,6 +87,14 @@ struct Host : RegistryHost {
 
 int access_of(const fabricshm::Fd& file) {
     return ::fcntl(file.get(), F_GETFL) & O_ACCMODE;
+}
+
+// The daemon has two descriptors of each page for a moment, and one for good.
+void raise_file_limit() {
+    struct rlimit limit {};
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    limit.rlim_cur = limit.rlim_max;
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
 const Peer kReader{201, 2000, 2000};
@@ -360,7 +372,7 @@ TEST_SUITE("pool.publications") {
         host.is_sound();
     }
 
-    TEST_CASE("a session gets 32 pages in its life, a user 1024 at a time") {
+    TEST_CASE("a session gets 32 pages in its life") {
         Host host;
         const SessionId reader = host.session(kReader);
         for (int i = 0; i < kPinPagesOfSession; ++i) {
@@ -374,6 +386,46 @@ TEST_SUITE("pool.publications") {
         const std::uint64_t number = host.reader(other);
         for (int i = 0; i < 10'000; ++i) REQUIRE(host.page(other)->page.number == number);
         CHECK(host.list().count == 1);
+        host.is_sound();
+    }
+
+    TEST_CASE("a user has 1024 pages at a time, and others have theirs") {
+        raise_file_limit();
+        Limits limits;
+        limits.max_sessions_per_user = 2000;
+        Host host(limits);
+        std::vector<SessionId> readers;
+        const auto come = [&] {
+            const int pid = 1000 + static_cast<int>(readers.size());
+            readers.push_back(host.session({pid, kReader.uid, kReader.gid}));
+            REQUIRE(host.subscribe(readers.back()) == host.id);
+            return host.page(readers.back());
+        };
+        for (int i = 0; i < 1024; ++i) REQUIRE(come().ok());
+        const auto refused = come();
+        CHECK(refused.error().code == Errc::kNoMemory);
+        const std::string reason = fabricshm::reason_of(refused.error());
+        CHECK(reason.find("user 2000") != std::string::npos);
+        CHECK(reason.find("1024") != std::string::npos);
+        // None was made, those that there are stay, and another user gets one.
+        CHECK(host.list().total == 1024);
+        CHECK(host.page(readers[7]).ok());
+        const SessionId other = host.session({301, 3000, 3000});
+        REQUIRE(host.subscribe(other) == host.id);
+        CHECK(host.page(other).ok());
+        SUBCASE("one ends") {
+            host.registry->end_session(readers[3], "test");
+            CHECK(host.page(readers.back()).ok());
+            CHECK(come().error().code == Errc::kNoMemory);
+        }
+        SUBCASE("after a restart") {
+            fabricshm::Fd presented = host.file(readers[5]);
+            const Peer sixth{1005, kReader.uid, kReader.gid};
+            host.restart();
+            REQUIRE(host.restored.ok());
+            REQUIRE(host.present(readers[5], sixth, std::move(presented)));
+            CHECK(come().error().code == Errc::kNoMemory);
+        }
         host.is_sound();
     }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "fabricd/pool/books.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/proto/codec.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"
@@ -29,6 +30,7 @@ using test_support::DaemonThread;
 using test_support::options_in;
 using test_support::TemporaryDirectory;
 using test_support::WireClient;
+namespace proto = fabricshm::proto;
 
 namespace {
 
@@ -128,6 +130,42 @@ TEST_SUITE("server.daemon") {
         CHECK(all.regions.size() == 2);
         CHECK(all.groups.at(0).state == GroupState::kComplete);
         CHECK(all.pool.used_bytes == 8 * kMiB);
+    }
+
+    TEST_CASE("clients of a guest's get arenas, published ones not, and hear why") {
+        const TemporaryDirectory directory;
+        const DaemonOptions options = options_in(directory);
+        DaemonThread host(options);
+        REQUIRE(host.daemon);
+        auto maker = WireClient::attach(options.socket_path, "maker").value();
+        const auto arena = maker.open_arena("cache", kMiB, proto::kArenaPublish);
+        REQUIRE(arena.ok());
+        auto ends = fabricshm::UnixSocket::pair().value();
+        Peer peer{103, 1000, 1000};
+        peer.host = "far";
+        host.daemon->take_guest(std::move(ends.first), peer);
+        WireClient far;
+        far.socket() = std::move(ends.second);
+        REQUIRE(far.hello("far").ok());
+        const auto refused = [&](const fabricshm::Error& error) {
+            CHECK(error.code == Errc::kUnsupported);
+            const std::string reason = fabricshm::reason_of(error);
+            CHECK(
+                reason ==
+                "published arenas are for processes of the host whose fabricd owns the pool; this "
+                "one is its guest");
+        };
+        refused(far.open_arena("other", kMiB, proto::kArenaPublish).error());
+        refused(far.open_arena("cache", 0, proto::kArenaSubscribe).error());
+        proto::Message page = proto::make_request(proto::Type::kPinPage, 0);
+        page.pin_page.arena_id = arena->arena_id;
+        refused(far.ask(page).error());
+        proto::Message pages = proto::make_request(proto::Type::kPinPages, 0);
+        pages.pin_pages.arena_id = arena->arena_id;
+        refused(far.ask(pages).error());
+        // The session goes on.
+        CHECK(far.open_arena("job", kMiB).ok());
+        CHECK(host.daemon->snapshot().arenas.size() == 2);
     }
 
     TEST_CASE("an arena goes when the last session says goodbye") {
