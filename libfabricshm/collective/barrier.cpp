@@ -51,6 +51,14 @@ std::atomic<std::uint32_t>* low_half(std::atomic<std::uint64_t>& word) noexcept 
     return reinterpret_cast<std::atomic<std::uint32_t>*>(&word);
 }
 
+bool has_departed(const Visibility& view, const RankWords& words, int peer) noexcept {
+    if (!view.coherent()) {
+        view.acquire(TouchPoint::kFailureRead, &words.failure, kCacheLine, peer);
+    }
+    // Acquire pairs with depart(): a failure that the rank reported before is seen after it.
+    return words.departed.load(std::memory_order_acquire) != 0;
+}
+
 // Counted among the sleepers of a word for as long as it lives.
 class SleeperCount {
   public:
@@ -427,11 +435,13 @@ std::uint64_t Barrier::reason_seen() noexcept {
     return reason_.load(std::memory_order_acquire);
 }
 
-Result<void> Barrier::check(int peer) noexcept {
+Result<void> Barrier::check(int peer, bool may_leave) noexcept {
     if (const auto state = check_reason(); !state.ok()) return state;
     if (peer < 0) return {};
-    const auto alive = check_alive(peer);
+    auto alive = check_alive(peer);
     if (alive.ok()) return {};
+    // Asked after that: a rank that leaves may end at once.
+    if (may_leave && has_departed(view_, ranks_[peer], peer)) alive = {};
     // Once more: a rank that leaves because of a failure said so before it left, and the failure is
     // the reason to name, not the leaving.
     const auto reason = check_reason();
@@ -453,12 +463,7 @@ bool Barrier::is_gone(int peer) noexcept {
     const RankWords& words = ranks_[peer];
     view_.acquire(TouchPoint::kDeadRead, &words.dead, kCacheLine, peer);
     // Relaxed: the mark stands for itself.
-    if (words.dead.load(std::memory_order_relaxed) != 0) return true;
-    if (!view_.coherent()) {
-        view_.acquire(TouchPoint::kFailureRead, &words.failure, kCacheLine, peer);
-    }
-    // Acquire pairs with depart(): a failure that the rank reported before is seen after it.
-    return words.departed.load(std::memory_order_acquire) != 0;
+    return words.dead.load(std::memory_order_relaxed) != 0 || has_departed(view_, words, peer);
 }
 
 Result<void> Barrier::check_alive(int peer) noexcept {

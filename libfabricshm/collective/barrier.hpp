@@ -212,7 +212,9 @@ class Barrier {
     bool idle(std::uint64_t turn) const noexcept;
 
     /// Why the group can't go on, if so. `peer` (or -1) is checked for life, too.
-    Result<void> check(int peer) noexcept;
+    /// `may_leave`: it may have left, alive, and its process ended since, as waits allow that need
+    /// no more of it.
+    Result<void> check(int peer, bool may_leave = false) noexcept;
 
     /// check(-1) for the way of an operation that goes well: a load. What this rank read before
     /// was read before the group broke, if this finds it whole.

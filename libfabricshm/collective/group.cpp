@@ -394,7 +394,7 @@ void Group::abort(Errc code, int rank) noexcept {
 
 Result<void> Group::check() noexcept {
     for (int peer = 0; peer < world(); ++peer) {
-        if (peer != rank()) FABRIC_TRY_VOID(state_->barrier.check(peer));
+        if (peer != rank()) FABRIC_TRY_VOID(state_->barrier.check(peer, true));
     }
     return state_->barrier.check(-1);
 }

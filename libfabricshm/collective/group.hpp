@@ -125,8 +125,9 @@ class Group {
     /// kPoisoned, and the group is broken, when this thread touched a lost page inside `guard`.
     Result<void> intact(const PoisonGuard& guard);
 
-    /// Why the group can't go on, if so: it broke, or a rank died. For waits outside operations; a
-    /// look at each process, some microseconds. Thread-safe.
+    /// Why the group can't go on, if so: it broke, or a rank died. One that has left, alive, is no
+    /// reason: a rank that needs more of it notices. For waits outside operations; a look at each
+    /// process, some microseconds. Thread-safe.
     Result<void> check() noexcept;
 
     /// Makes every wait of this process in the group end with `code` soon. Thread-safe.

@@ -137,6 +137,8 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::join(HostsSpec spec, TimePoint d
         if (made->local_ != nullptr) {
             const std::uint64_t id = made->local_->id();
             const int rank = made->local_->rank();
+            // To those of this pool that wait for the network: it leaves, but not in order.
+            made->local_->abort(Errc::kPeer, rank);
             made->links_.reset();
             made->local_.reset();
             made->spec_.leave(id, rank);

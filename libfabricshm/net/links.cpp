@@ -353,9 +353,10 @@ void Links::ping(int peer) noexcept {
     if (!it.leaving) lose(peer, is_gone);
 }
 
-Result<void> Links::reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step) {
+Result<void> Links::reason_to_stop(int peer, bool is_over, TimePoint now, TimePoint deadline,
+                                   const char* step) {
     if (const auto failed = failure()) return *failed;
-    if (at(peer).lost || at(peer).leaving) return Error{Errc::kPeer, peer, step};
+    if (is_over) return Error{Errc::kPeer, peer, step};
     FABRIC_TRY_VOID(check_());
     if (now < deadline) return {};
     // It answers, so it only is late; so is one that has not come yet.
@@ -376,11 +377,15 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
     const Waiter waiter(waiters_);
     for (int turn = 0;; ++turn) {
         const bool alone = waiter.alone();
+        bool is_over = false;
         {
             const std::lock_guard lock(mutex_);
             if (done()) return {};
             const int came = progress(alone ? wait_ms : 0);
             if (done()) return {};
+            // Here: once the lock is free another thread may take the peer's last message and its
+            // goodbye, one after the other.
+            is_over = at(peer).lost || at(peer).leaving;
             // A peer that never stops sending must not keep this one from its deadline.
             if (came > 0 && turn % kTurnsPerLook != 0) continue;
         }
@@ -398,7 +403,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
             if (at(peer).lost) return Error{Errc::kPeer, peer, step};
             if (now >= deadline) return Error{Errc::kTimeout, peer, step};
         } else {
-            FABRIC_TRY_VOID(reason_to_stop(peer, now, deadline, step));
+            FABRIC_TRY_VOID(reason_to_stop(peer, is_over, now, deadline, step));
         }
         if (now - pinged < kPingEvery) continue;
         pinged = now;
@@ -487,12 +492,19 @@ Result<void> Links::settle(const std::atomic<int>& pending, TimePoint deadline) 
     // Acquire, against the release of the write's end: the bytes may be changed from here on.
     const auto done = [&] { return pending.load(std::memory_order_acquire) == 0; };
     if (done()) return {};
-    // Which peer has the bytes is not known; any of them will do for the report.
+    // Which peer has the bytes is not known; any that is there will do for the report. When it
+    // leaves meanwhile, another one may have them.
+    int last = -1;
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-        if (!spec_.remote[static_cast<std::size_t>(peer)] || at(peer).leaving) continue;
-        return wait(peer, deadline, "send", done);
+        if (!spec_.remote[static_cast<std::size_t>(peer)]) continue;
+        last = peer;
+        if (at(peer).leaving) continue;
+        const auto settled = wait(peer, deadline, "send", done);
+        if (settled.ok() || !at(peer).leaving || failure()) return settled;
     }
-    return Error{Errc::kPeer, -1, "send"};
+    if (last < 0) return Error{Errc::kPeer, -1, "send"};
+    // None is left that could want them: only the end of the write has not been read yet.
+    return wait(last, std::min(deadline, deadline_from_now(kGoodbye)), "send", done, true);
 }
 
 Result<void> Links::send_control(int peer, int round, const std::vector<std::byte>& text,

@@ -164,8 +164,9 @@ class Links {
     int progress(int wait_ms) noexcept;
     void ping(int peer) noexcept;
     void serve();
-    // Why a wait for `peer` has to end, if so.
-    Result<void> reason_to_stop(int peer, TimePoint now, TimePoint deadline, const char* step);
+    // Why a wait for `peer`, of which nothing more comes if it `is_over`, has to end, if so.
+    Result<void> reason_to_stop(int peer, bool is_over, TimePoint now, TimePoint deadline,
+                                const char* step);
     template <typename Done>
     Result<void> wait(int peer, TimePoint deadline, const char* step, const Done& done,
                       bool while_broken = false);

@@ -15,9 +15,11 @@
 #include "tests/support/daemon.hpp"
 #include "tests/support/hosts.hpp"
 
+using test_support::Child;
 using test_support::Daemon;
 using test_support::ExchangeBoard;
 using test_support::failed;
+using test_support::Gate;
 using test_support::HostsRank;
 using test_support::run_children;
 
@@ -298,6 +300,41 @@ TEST_SUITE("net.parts") {
                 return 0;
             });
         }
+    }
+
+    TEST_CASE(
+        "a rank that has left and ended is no loss to one of its host that waits for another") {
+        const Daemon daemon({"--pool-capacity=1GiB"});
+        ExchangeBoard board;
+        Gate begun;
+        Gate ended;
+        std::vector<Child> children;
+        for (int rank = 0; rank < 3; ++rank) {
+            children.emplace_back([&, rank]() -> int {
+                const HostsRank member(daemon.socket(), board, rank == 1 ? 1 : 0, rank, 3);
+                if (member.group == nullptr) return 1;
+                if (rank == 2) begun.open();
+                if (rank == 1) {
+                    if (!begun.wait() || !ended.wait()) return 2;
+                    // While it waits for a message that no rank sends, rank 2 waits for its part.
+                    std::int32_t none = 0;
+                    fabricshm_call nothing = fabricshm_call_make(FABRICSHM_RECV, FABRICSHM_I32,
+                                                                 FABRICSHM_SUM, nullptr, &none, 1);
+                    nothing.peer = 2;
+                    nothing.timeout_ms = 200;
+                    if (fabricshm_run(member.group, &nothing) != FABRICSHM_ETIMEOUT) {
+                        return failed(3);
+                    }
+                }
+                const int code = scans(member, FABRICSHM_SCAN, 1'000, false);
+                fabricshm_group_leave(member.group);
+                return code;
+            });
+        }
+        CHECK(children[0].wait() == 0);
+        ended.open();
+        CHECK(children[1].wait() == 0);
+        CHECK(children[2].wait() == 0);
     }
 
     TEST_CASE("they can be started, and run in their order") {

@@ -517,6 +517,35 @@ TEST_SUITE("collective.group") {
               }) == 0);
     }
 
+    TEST_CASE(
+        "a rank that has left and ended is no reason for the group to end; one that died is") {
+        std::latch checked(2);
+        CHECK(failures_in_threads(3, kPerRank, [&](RankContext& context) {
+                  const auto deadline = Clock::now() + std::chrono::hours(1);
+                  if (!run_barrier(context, deadline)) return report(context, "barrier");
+                  if (context.rank == 2) return true;  // leaves
+                  if (context.rank == 0) {
+                      checked.arrive_and_wait();
+                      return true;
+                  }
+                  Call call;
+                  call.kind = Kind::kRecv;
+                  call.peer = 2;
+                  call.deadline = deadline;
+                  const bool left = !context.group.run(call).ok();
+                  const bool well = context.group.check().ok();
+                  context.mark_dead(2);
+                  const bool still_well = context.group.check().ok();
+                  context.mark_dead(0);
+                  const auto found = context.group.check();
+                  checked.arrive_and_wait();
+                  if (!left || !well || !still_well) return report(context, "left");
+                  const bool named =
+                      !found.ok() && found.error().code == Errc::kPeer && found.error().detail == 0;
+                  return named || report(context, "died");
+              }) == 0);
+    }
+
     TEST_CASE("an operation that a rank did its part of completes after that rank has left") {
         for (int round = 0; round < 200; ++round) {
             CHECK(failures_in_threads(3, kPerRank, [](RankContext& context) {
