@@ -89,6 +89,14 @@ struct Scene {
         }
         return view;
     }
+    // What was given up is swept up a moment later.
+    bool is_empty_soon() {
+        for (int turn = 0; turn < 100'000; ++turn) {
+            if (status()["cache"]["used_bytes"] == 0) return true;
+            std::this_thread::yield();
+        }
+        return false;
+    }
     std::string problems() const { return bench->service->parts().cache.problems(); }
 };
 
@@ -154,7 +162,7 @@ TEST_SUITE("multiproc.data.writes") {
         CHECK(scene.settled()["aborted"] == 1);
         CHECK(scene.client->commit(id).status == Errc::kNotFound);
         CHECK(scene.files_in_silo() == 0);
-        CHECK(scene.status()["cache"]["used_bytes"] == 0);
+        CHECK(scene.is_empty_soon());
         CHECK(scene.client->write("/out/a/b", "text").status == Errc::kOk);
     }
 
@@ -221,7 +229,7 @@ TEST_SUITE("multiproc.data.writes") {
             other = nullptr;
             CHECK(scene.settled()["aborted"] == 1);
             CHECK(scene.files_in_silo() == 0);
-            CHECK(scene.status()["cache"]["used_bytes"] == 0);
+            CHECK(scene.is_empty_soon());
             CHECK(scene.client->write("/out/name", "text").status == Errc::kOk);
         }
     }

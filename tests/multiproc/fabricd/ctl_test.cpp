@@ -162,7 +162,9 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(found);
         const std::string id = std::to_string(arena["id"].get<std::uint64_t>());
         CHECK_FALSE(ctl_json(daemon, {"regions", "--arena", id})["regions"].empty());
-        CHECK(ctl_json(daemon, {"regions", "--arena", "999999"})["regions"].empty());
+        const auto none = ctl(daemon, {"regions", "--arena", "999999"});
+        CHECK(none.code == 1);
+        CHECK(has(none.error, "999999"));
 
         CHECK(has(ctl(daemon, {"status"}).out, "emu"));
         CHECK(has(ctl(daemon, {"arenas"}).out, "job"));
