@@ -12,7 +12,7 @@ namespace fabricshm {
 
 namespace {
 
-constexpr Duration kPause = std::chrono::milliseconds(2);
+constexpr Duration kRetryPause = std::chrono::milliseconds(2);
 
 bool is_same(const DataEntry& one, const DataEntry& other) noexcept {
     return one.bytes == other.bytes && one.flags == other.flags &&
@@ -78,12 +78,12 @@ Result<DataSet::Listing> DataSet::ask(DataClient& client, const std::string& pat
             const bool is_stale = !listing.ok() && listing.error().code == Errc::kBusy;
             if (!is_stale) return listing;
         }
-        if (Clock::now() + kPause >= deadline) {
+        if (Clock::now() + kRetryPause >= deadline) {
             return may_come ? answer.error() : Error{Errc::kTimeout, 0, "list"};
         }
         // The service is away, or has other tables than this process knows of.
         FABRIC_TRY(const DataWay* const now, process.renew(way, deadline));
-        if (now == way) std::this_thread::sleep_for(kPause);
+        if (now == way) std::this_thread::sleep_for(kRetryPause);
         way = now;
     }
 }
@@ -203,7 +203,7 @@ Result<void> DataSet::make_ready(DataFinding found, const Aim& aim, Wait& wait) 
     if (found == DataFinding::kMissing) return process.fetch(*aim.way, aim.want, wait.deadline);
     FABRIC_TRY(const DataWay* const now, process.renew(aim.way, wait.deadline));
     // Between two tables of the service.
-    if (now == aim.way) std::this_thread::sleep_for(kPause);
+    if (now == aim.way) std::this_thread::sleep_for(kRetryPause);
     return {};
 }
 

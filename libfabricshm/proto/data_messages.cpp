@@ -4,7 +4,7 @@ namespace fabricshm::proto {
 
 namespace {
 
-constexpr std::int32_t kMaxStatus = 19;  // kChanged
+constexpr std::int32_t kDataStatusMax = static_cast<std::int32_t>(Errc::kChanged);
 
 bool is_known(std::uint16_t type) noexcept {
     return type >= static_cast<std::uint16_t>(DataType::kHello) &&
@@ -47,7 +47,7 @@ Result<DataMessage> decode_data_message(std::span<const std::byte> packet) {
     const bool is_reply = (header.type & kDataReplyBit) != 0;
     const auto type = static_cast<std::uint16_t>(header.type & ~kDataReplyBit);
     const bool is_status =
-        header.status >= 0 && header.status <= kMaxStatus && (is_reply || header.status == 0);
+        header.status >= 0 && header.status <= kDataStatusMax && (is_reply || header.status == 0);
     const bool is_whole = header.payload_bytes <= kDataPayloadMax &&
                           header.payload_bytes == packet.size() - sizeof header;
     if (!is_known(type) || !is_status || !is_whole || header.reserved != 0) {

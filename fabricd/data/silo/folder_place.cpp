@@ -16,20 +16,16 @@ using fabricshm::Errc;
 using fabricshm::explain;
 using fabricshm::Fd;
 
-namespace {
-
-std::uint64_t nanoseconds(const timespec& time) {
+std::uint64_t nanoseconds_of(const timespec& time) noexcept {
     return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
            static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-}  // namespace
-
 FileFacts facts_of_file(const struct stat& status) noexcept {
     FileFacts facts;
     facts.bytes = static_cast<Bytes>(status.st_size);
-    facts.version.words = {facts.bytes, nanoseconds(status.st_mtim), status.st_ino,
-                           nanoseconds(status.st_ctim)};
+    facts.version.words = {facts.bytes, nanoseconds_of(status.st_mtim), status.st_ino,
+                           nanoseconds_of(status.st_ctim)};
     return facts;
 }
 

@@ -5,6 +5,7 @@
 
 #include <sys/stat.h>
 
+#include <cstdint>
 #include <string>
 
 #include "fabricd/data/silo/silo.hpp"
@@ -18,6 +19,8 @@ Result<fabricshm::Fd> open_silo_root(const std::string& place);
 /// `path` below `root`, close-on-exec; never waits for the writer of a FIFO. `mode` is for files
 /// that are made.
 Result<fabricshm::Fd> open_beneath(int root, const std::string& path, int flags, mode_t mode = 0);
+
+std::uint64_t nanoseconds_of(const timespec& time) noexcept;
 
 /// Size, time of change of content and of inode, and inode.
 FileFacts facts_of_file(const struct stat& status) noexcept;

@@ -30,18 +30,13 @@ constexpr unsigned kInFlight = 16;
 // have the time of what was there before.
 constexpr auto kTick = std::chrono::milliseconds(20);
 
-std::uint64_t nanoseconds(const timespec& time) {
-    return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000U +
-           static_cast<std::uint64_t>(time.tv_nsec);
-}
-
 // Until what is written from now on gets another time. A clock of another machine that is ahead of
 // ours is not waited for.
 void wait_for_next_tick(const struct stat& status) {
     timespec now{};
     ::clock_gettime(CLOCK_REALTIME, &now);
-    const std::uint64_t changed = nanoseconds(status.st_ctim);
-    const std::uint64_t begin = nanoseconds(now);
+    const std::uint64_t changed = nanoseconds_of(status.st_ctim);
+    const std::uint64_t begin = nanoseconds_of(now);
     if (begin < changed) return;
     const std::chrono::nanoseconds passed(begin - changed);
     if (passed < kTick) std::this_thread::sleep_for(kTick - passed);

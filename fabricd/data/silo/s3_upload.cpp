@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kIdBytes = 4096;
 
-bool load(pugi::xml_document& document, std::string_view xml) {
+bool load_answer(pugi::xml_document& document, std::string_view xml) {
     return bool(
         document.load_buffer(xml.data(), xml.size(), pugi::parse_default, pugi::encoding_utf8));
 }
@@ -43,7 +43,7 @@ std::string xml_text(std::string_view text) {
     return escaped;
 }
 
-fabricshm::Error broken(const char* what) {
+fabricshm::Error broken_uploads(const char* what) {
     return explain({Errc::kCorrupt, 0, "list uploads"}, "a list of uploads %s", what);
 }
 
@@ -51,7 +51,7 @@ fabricshm::Error broken(const char* what) {
 
 std::optional<std::string> parse_upload_id(std::string_view xml) {
     pugi::xml_document document;
-    if (!load(document, xml)) return std::nullopt;
+    if (!load_answer(document, xml)) return std::nullopt;
     std::string id = document.child("InitiateMultipartUploadResult").child_value("UploadId");
     if (id.empty() || id.size() > kIdBytes) return std::nullopt;
     return id;
@@ -69,14 +69,14 @@ std::string upload_parts_text(const std::vector<std::string>& etags) {
 
 bool is_upload_completed(std::string_view xml) {
     pugi::xml_document document;
-    return load(document, xml) && document.child("CompleteMultipartUploadResult");
+    return load_answer(document, xml) && document.child("CompleteMultipartUploadResult");
 }
 
 fabricshm::Result<S3Uploads> parse_s3_uploads(std::string_view xml) {
     pugi::xml_document document;
-    if (!load(document, xml)) return broken("that is no whole XML");
+    if (!load_answer(document, xml)) return broken_uploads("that is no whole XML");
     const pugi::xml_node root = document.child("ListMultipartUploadsResult");
-    if (!root) return broken("without ListMultipartUploadsResult");
+    if (!root) return broken_uploads("without ListMultipartUploadsResult");
     const bool is_encoded = std::strcmp(root.child_value("EncodingType"), "url") == 0;
     const auto text_of = [&](const char* text, std::string& decoded) {
         decoded = text;
@@ -88,7 +88,7 @@ fabricshm::Result<S3Uploads> parse_s3_uploads(std::string_view xml) {
         upload.id = node.child_value("UploadId");
         if (!text_of(node.child_value("Key"), upload.key) || upload.id.empty() ||
             upload.id.size() > kIdBytes) {
-            return broken("with an upload that can't be named");
+            return broken_uploads("with an upload that can't be named");
         }
         page.uploads.push_back(std::move(upload));
     }
@@ -96,7 +96,7 @@ fabricshm::Result<S3Uploads> parse_s3_uploads(std::string_view xml) {
     page.next_id = root.child_value("NextUploadIdMarker");
     if (!text_of(root.child_value("NextKeyMarker"), page.next_key) || page.next_key.empty() ||
         page.next_id.size() > kIdBytes) {
-        return broken("that goes on, without saying where");
+        return broken_uploads("that goes on, without saying where");
     }
     return page;
 }
