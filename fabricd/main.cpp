@@ -140,7 +140,7 @@ int run_guest(const Options& options, SignalThread signals) {
     notify_systemd("READY=1\nSTATUS=Serving " + config.server.socket, kNotifyTimeout);
     const auto ended = guest->run();
     notify_systemd("STOPPING=1", kNotifyTimeout);
-    cluster->stop(guest->snapshot().totals.sessions == 0);
+    cluster->stop(guest->is_empty());
     if (ended.ok()) return 0;
     log(LogLevel::kError, "%s", fabricshm::describe(ended.error()).c_str());
     return 1;

@@ -162,8 +162,18 @@ bool ClusterMember::fence_own_past() {
     if (!own_past_.empty()) parts_.keep_place({});
     while (!own_past_.empty()) {
         // Again, and every time: it is what the record says.
-        if (!succeeded(parts_.end_shared_sessions())) return false;
+        const auto ended = parts_.end_shared_sessions();
         const FenceKey key{parts_.host, own_past_.front()};
+        if (!ended.ok() && ended.error().code == Errc::kBusy) {
+            // Nothing is proved, and with the next incarnation this host may learn of them. Until
+            // they have ended, or it is fenced otherwise, what they can write to is kept.
+            log(LogLevel::kWarning, "cluster: incarnation %llu of %s stays lost, not fenced: %s",
+                static_cast<unsigned long long>(key.second), parts_.host.c_str(),
+                explanation_of(ended.error()).c_str());
+            own_past_.erase(own_past_.begin());
+            continue;
+        }
+        if (!succeeded(ended)) return false;
         const FenceRecord record{true, parts_.host, "self", parts_.record.machine,
                                  parts_.record.boot};
         FAULT_POINT("cluster.fencing");

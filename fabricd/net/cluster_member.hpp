@@ -31,7 +31,8 @@ struct MemberParts {
     KeptPlace kept;
     /// Ends all sessions that can write to memory which other hosts may be given, and returns when
     /// their processes are gone. Called before this host calls an incarnation of its own fenced,
-    /// and again while it fails.
+    /// and again while it fails. kBusy: it can't know of all of them; then that incarnation is not
+    /// called fenced.
     std::function<Result<void>()> end_shared_sessions;
     std::function<void(const KeptPlace&)> keep_place;
     std::function<void(const HostChange&)> note_change = {};

@@ -98,7 +98,6 @@ struct GuestDaemon::Impl {
 
     std::map<ConnectionId, Client> clients;
     ConnectionId last = 0;
-    std::set<std::uint64_t> unwatched;  // sessions of the owner's whose processes can't be watched
     bool is_up = false;
     std::atomic<bool> is_draining{false};
     std::atomic<Bytes> used{0};  // of the pool, as its owner said last
@@ -110,6 +109,11 @@ struct GuestDaemon::Impl {
     std::unique_ptr<RangeFlusher> flusher;  // if this host flushes; made by start()
     std::string trouble = "the owner of the pool has not answered yet";
     std::uint64_t ended_incarnation = 0;  // whose sessions were ended: none begins under it
+    // The owner has said once which sessions there are: since then each one begins here.
+    bool has_heard = false;
+    std::set<std::uint64_t> unwatched;  // sessions of the owner's whose processes can't be watched
+
+    bool knows_all() const noexcept { return has_heard && unwatched.empty(); }
 
     ~Impl() {
         end_link();
@@ -445,11 +449,11 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         }
         client.session = session;
         client.is_greeted = true;
-        unwatched.erase(session);
         places->greeted(client.peer.uid);
         // Its arenas' descriptors, which it presents when it comes back.
         (void)client.socket.allow_descriptors(true);
         const std::lock_guard lock(mutex);
+        unwatched.erase(session);
         processes.at(session).connection = id;
     }
     if (type == proto::Type::kArenaOpen) {
@@ -538,7 +542,11 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
                    options.owner.c_str(), sessions.size());
     if (link == nullptr) return;
     is_up = true;
-    unwatched.clear();
+    {
+        const std::lock_guard lock(mutex);
+        unwatched.clear();
+        has_heard = false;  // until all of the list are noted
+    }
     std::set<std::uint64_t> known;
     for (const KnownSession& entry : sessions) {
         known.insert(entry.session);
@@ -546,6 +554,7 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
     }
     const std::lock_guard lock(mutex);
     trouble.clear();
+    has_heard = true;
     for (auto process = processes.begin(); process != processes.end();) {
         const bool is_known = known.count(process->first) != 0;
         if (!is_known) loop->remove(process->second.watch);
@@ -678,7 +687,16 @@ Result<void> GuestDaemon::end_sessions() {
     }
     // What they stored must not come out of this host's caches when the memory is another's.
     // With those of processes that ended before, whose lines are on their way out.
-    return impl_->flusher ? impl_->flusher->flush_and_wait(std::move(ranges)) : Result<void>{};
+    if (impl_->flusher) FABRIC_TRY_VOID(impl_->flusher->flush_and_wait(std::move(ranges)));
+    const std::lock_guard lock(impl_->mutex);
+    if (impl_->knows_all()) return {};
+    return fabricshm::explain({Errc::kBusy, 0, "end sessions"},
+                              "the owner of the pool has not said which sessions this host has");
+}
+
+bool GuestDaemon::is_empty() const {
+    const std::lock_guard lock(impl_->mutex);
+    return impl_->knows_all() && impl_->processes.empty();
 }
 
 Snapshot GuestDaemon::snapshot() const {

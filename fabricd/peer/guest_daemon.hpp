@@ -56,8 +56,12 @@ class GuestDaemon {
 
     /// Ends all processes that have a session, and returns when they are gone and what they wrote
     /// is out of this host's caches: 5 s at most, then kTimeout. Until the cluster has given this
-    /// host another incarnation no session begins.
+    /// host another incarnation no session begins. kBusy: those that are known have ended, but the
+    /// owner has not said yet which there are from before this daemon, or some can't be watched.
     fabricshm::Result<void> end_sessions();
+
+    /// Whether no process of this host has a session any more. False also while that is not known.
+    bool is_empty() const;
 
     /// The pool, the sessions of this host, and an alarm while the owner does not answer.
     Snapshot snapshot() const;

@@ -102,6 +102,7 @@ struct Rig {
         parts.end_shared_sessions = [this]() -> Result<void> {
             ++ended;
             if (ending_fails) return Error{Errc::kTimeout, 0, "end sessions"};
+            if (!knows_sessions) return Error{Errc::kBusy, 0, "end sessions"};
             return {};
         };
         parts.keep_place = [this](const KeptPlace& now) { place = now; };
@@ -123,6 +124,7 @@ struct Rig {
     FakeStore store;
     int ended = 0;
     bool ending_fails = false;
+    bool knows_sessions = true;
     Duration later{};  // than it is
     KeptPlace place;
     std::optional<ClusterMember> member;
@@ -158,6 +160,19 @@ TEST_SUITE("net.cluster_member") {
         CHECK(rig.store.fences.at({"me", 90}).is_fenced);
         CHECK(rig.store.fences.at({"me", 90}).how == "self");
         CHECK(rig.member->incarnation() == 101);
+    }
+
+    TEST_CASE("one that can't know its sessions is not called fenced, and the host has another") {
+        Rig rig({90, 33});
+        rig.knows_sessions = false;
+        rig.member->step(0s);
+        CHECK(rig.ended > 0);
+        CHECK(rig.store.fences.count({"me", 90}) == 0);
+        CHECK(rig.member->incarnation() == 101);
+        // Nor later, when they are known: it may have had more than those.
+        rig.knows_sessions = true;
+        rig.member->step(0s);
+        CHECK(rig.store.fences.count({"me", 90}) == 0);
     }
 
     TEST_CASE(
