@@ -18,7 +18,9 @@
 
 #include "fabricd/server/admin_service.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
 
 namespace fabricd {
 
@@ -145,6 +147,10 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& socke
     if (!impl->stop) return error_from_errno(errno, "start admin API");
     impl->server = serve(impl->service);
     if (impl->server == nullptr) return Error{Errc::kSystem, 0, "start admin API"};
+    if (!fabricshm::may_hold_socket(socket_path)) {
+        return fabricshm::explain({fabricshm::Errc::kExists, 0, "start admin API"},
+                                  "%s is there and no socket", socket_path.c_str());
+    }
     struct stat status {};
     const bool placed = ::chmod(hidden.socket().c_str(), 0600) == 0 &&
                         ::stat(hidden.socket().c_str(), &status) == 0 &&

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/process.hpp"
 
 namespace fabricshm {
@@ -171,11 +172,20 @@ Result<UnixSocket> UnixSocket::connect(const std::string& path, TimePoint deadli
     return UnixSocket(std::move(fd));
 }
 
+bool may_hold_socket(const std::string& path) noexcept {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) != 0 || S_ISSOCK(status.st_mode);
+}
+
 Result<UnixSocket> UnixSocket::listen(const std::string& path, mode_t mode, int backlog) {
     FABRIC_TRY(const sockaddr_un address, address_of(path));
     FABRIC_TRY(Fd fd, new_socket());
     int failed = ::bind(fd.get(), generic(address), sizeof address);
     if (failed != 0 && errno == EADDRINUSE) {
+        // Only a socket is removed: a path that was mistyped must not cost a file.
+        if (!may_hold_socket(path)) {
+            return explain({Errc::kExists, 0, "listen"}, "%s is there and no socket", path.c_str());
+        }
         if (!is_stale(address)) return Error{Errc::kExists, 0, "listen"};
         ::unlink(path.c_str());
         failed = ::bind(fd.get(), generic(address), sizeof address);

@@ -32,6 +32,9 @@ struct Received {
     bool lacks_descriptors = false;
 };
 
+/// Whether a listener may take the path: nothing is there, or a socket.
+bool may_hold_socket(const std::string& path) noexcept;
+
 /// A SOCK_SEQPACKET unix socket, close-on-exec and non-blocking. Move-only. One thread may send
 /// while another receives; two senders (or two receivers) need no lock either, packets are atomic.
 ///

@@ -40,8 +40,16 @@ def _client(socket):
         return _CLIENTS[socket]
 
 
+def _encoded(path):
+    """As the bytes that the service knows; a zero would end them early."""
+    name = os.fsencode(path)
+    if b"\0" in name:
+        raise ValueError("embedded null byte")
+    return name
+
+
 def open(path, *, recursive=True, timeout=None, socket=None):
-    """The files below `path` (or the one file `path`) as they are now: a DataSet.
+    """The files below the folder `path` as they are now: a DataSet.
 
     recursive: of all folders below, named "folder/file"; else the folder's own, and its folders.
     timeout: seconds, of this and of later reads; by default 30. socket: the data service's; by default
@@ -55,7 +63,7 @@ def create(path, *, timeout=None, socket=None):
 
     It is there when the block ends, in the silo too, and never in part: when the block raises, nothing is.
     """
-    return DataWriter(_client(socket).create(path, milliseconds(timeout)), timeout)
+    return DataWriter(_client(socket).create(_encoded(path), milliseconds(timeout)), timeout)
 
 
 def stats(socket=None):
@@ -98,7 +106,7 @@ class DataSet:
         self._recursive = recursive
         self._timeout = timeout
         self._socket = socket
-        self._handle = _client(socket).list(path, recursive, milliseconds(timeout))
+        self._handle = _client(socket).list(_encoded(path), recursive, milliseconds(timeout))
 
     def __len__(self):
         return len(self._handle)

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -218,6 +219,20 @@ TEST_SUITE("os.unix_socket") {
         first.reset();
         CHECK(UnixSocket::connect(path, soon()).error().code == Errc::kDaemon);
         CHECK(UnixSocket::listen(path, 0600, 8).ok());
+    }
+
+    TEST_CASE("a path at which there is a file is refused, and the file stays") {
+        const TempDir folder;
+        const std::string path = folder.path + "/precious";
+        std::ofstream(path) << "words";
+        const auto refused = UnixSocket::listen(path, 0600, 1);
+        REQUIRE_FALSE(refused.ok());
+        CHECK(refused.error().code == Errc::kExists);
+        std::string words;
+        std::ifstream(path) >> words;
+        CHECK(words == "words");
+        CHECK_FALSE(may_hold_socket(path));
+        CHECK(may_hold_socket(folder.path + "/none"));
     }
 
     TEST_CASE("a path that is missing or too long says so") {
