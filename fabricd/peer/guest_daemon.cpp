@@ -1,9 +1,7 @@
 #include "fabricd/peer/guest_daemon.hpp"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/epoll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,7 +64,6 @@ struct PoolMemory {
 
 struct GuestDaemon::Impl {
     using ConnectionId = std::uint64_t;
-
     using Ranges = std::set<OpenRange>;
 
     struct Client {
@@ -109,12 +106,7 @@ struct GuestDaemon::Impl {
     std::unique_ptr<RangeFlusher> flusher;  // if this host flushes; made by start()
     std::string trouble = "the owner of the pool has not answered yet";
     std::uint64_t ended_incarnation = 0;  // whose sessions were ended: none begins under it
-    // The owner has said once which sessions there are: since then each one begins here.
-    bool has_heard = false;
-    std::set<std::uint64_t> unwatched;  // sessions of the owner's whose processes can't be watched
-
-    bool knows_all() const noexcept { return has_heard && unwatched.empty(); }
-
+    KnownSessions known_sessions;
     ~Impl() {
         end_link();
         flusher.reset();
@@ -315,7 +307,7 @@ bool GuestDaemon::Impl::handle(ConnectionId id, const proto::Message& request, s
     const bool is_farewell = bytes == sizeof request && !client.is_greeted &&
                              proto::type_of(request.header) == proto::Type::kBye;
     // What it wrote is known when its process can be watched: said again until then.
-    if (is_farewell && unwatched.count(request.hello.session_id) != 0)
+    if (is_farewell && known_sessions.unwatched.count(request.hello.session_id) != 0)
         return refuse(id, request, {Errc::kBusy, 0, "not watched"});
     // Of one that says goodbye again: its ranges are on their way out of the caches perhaps.
     const bool is_last = client.leaving != 0 && flusher != nullptr;
@@ -453,7 +445,7 @@ void GuestDaemon::Impl::learn(ConnectionId id, const proto::Message& reply, Pack
         // Its arenas' descriptors, which it presents when it comes back.
         (void)client.socket.allow_descriptors(true);
         const std::lock_guard lock(mutex);
-        unwatched.erase(session);
+        known_sessions.unwatched.erase(session);
         processes.at(session).connection = id;
     }
     if (type == proto::Type::kArenaOpen) {
@@ -544,8 +536,7 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
     is_up = true;
     {
         const std::lock_guard lock(mutex);
-        unwatched.clear();
-        has_heard = false;  // until all of the list are noted
+        known_sessions = {};  // until all of the list are noted
     }
     std::set<std::uint64_t> known;
     for (const KnownSession& entry : sessions) {
@@ -554,7 +545,7 @@ void GuestDaemon::Impl::came_up(const std::vector<KnownSession>& sessions) {
     }
     const std::lock_guard lock(mutex);
     trouble.clear();
-    has_heard = true;
+    known_sessions.has_heard = true;
     for (auto process = processes.begin(); process != processes.end();) {
         const bool is_known = known.count(process->first) != 0;
         if (!is_known) loop->remove(process->second.watch);
@@ -586,7 +577,7 @@ bool GuestDaemon::Impl::note_known(const KnownSession& entry) {
                        static_cast<unsigned long long>(entry.session),
                        describe(watched.error()).c_str());
         processes.erase(entry.session);
-        unwatched.insert(entry.session);
+        known_sessions.unwatched.insert(entry.session);
         return true;
     }
     processes[entry.session].has_ended = true;
@@ -669,16 +660,9 @@ Result<void> GuestDaemon::end_sessions() {
     {
         const std::lock_guard lock(impl_->mutex);
         const auto view = impl_->cluster.view ? impl_->cluster.view() : nullptr;
-        if (view != nullptr) {
-            impl_->ended_incarnation = std::max(impl_->ended_incarnation, view->incarnation);
-        }
-        for (const auto& [session, process] : impl_->processes) {
-            if (!process.has_ended) {
-                (void)::syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
-                ending.emplace_back(::dup(process.pidfd.get()));
-            }
-            ranges.insert(process.ranges.begin(), process.ranges.end());
-        }
+        auto& ended = impl_->ended_incarnation;
+        if (view != nullptr) ended = std::max(ended, view->incarnation);
+        ending = kill_all(impl_->processes, ranges);
         if (impl_->link) impl_->link->hang_up();
     }
     const TimePoint deadline = fabricshm::deadline_after(Clock::now(), kEndWithin);
@@ -689,14 +673,12 @@ Result<void> GuestDaemon::end_sessions() {
     // With those of processes that ended before, whose lines are on their way out.
     if (impl_->flusher) FABRIC_TRY_VOID(impl_->flusher->flush_and_wait(std::move(ranges)));
     const std::lock_guard lock(impl_->mutex);
-    if (impl_->knows_all()) return {};
-    return fabricshm::explain({Errc::kBusy, 0, "end sessions"},
-                              "the owner of the pool has not said which sessions this host has");
+    return impl_->known_sessions.check_all();
 }
 
 bool GuestDaemon::is_empty() const {
     const std::lock_guard lock(impl_->mutex);
-    return impl_->knows_all() && impl_->processes.empty();
+    return impl_->known_sessions.check_all().ok() && impl_->processes.empty();
 }
 
 Snapshot GuestDaemon::snapshot() const {

@@ -1,7 +1,12 @@
 #include "fabricd/peer/guest_process.hpp"
 
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <utility>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricd {
@@ -29,6 +34,25 @@ std::uint64_t leaver_of(const GuestProcesses& processes, std::int32_t pid,
     const auto found = processes.find(request.hello.session_id);
     const bool is_own = found != processes.end() && found->second.pid == pid;
     return is_own && !found->second.has_ended ? found->first : 0;
+}
+
+fabricshm::Result<void> KnownSessions::check_all() const {
+    if (has_heard && unwatched.empty()) return {};
+    return fabricshm::explain({fabricshm::Errc::kBusy, 0, "end sessions"},
+                              has_heard ? "the processes of some sessions can't be watched"
+                                        : "the pool's owner has not said which sessions there are");
+}
+
+std::vector<fabricshm::Fd> kill_all(const GuestProcesses& processes, std::set<OpenRange>& ranges) {
+    std::vector<fabricshm::Fd> ending;
+    for (const auto& [session, process] : processes) {
+        if (!process.has_ended) {
+            (void)::syscall(SYS_pidfd_send_signal, process.pidfd.get(), SIGKILL, nullptr, 0);
+            ending.emplace_back(::dup(process.pidfd.get()));
+        }
+        ranges.insert(process.ranges.begin(), process.ranges.end());
+    }
+    return ending;
 }
 
 void keep_ranges(GuestProcesses& processes, std::uint64_t session,

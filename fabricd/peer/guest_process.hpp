@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <vector>
 
 #include "fabricd/pool/books.hpp"
 #include "fabricd/pool/snapshot.hpp"
@@ -28,6 +29,20 @@ struct GuestProcess {
 
 /// By session.
 using GuestProcesses = std::map<std::uint64_t, GuestProcess>;
+
+/// Whether those are all that this host has.
+struct KnownSessions {
+    // The owner has said once which sessions there are: since then each one begins here.
+    bool has_heard = false;
+    std::set<std::uint64_t> unwatched;  // sessions of the owner's whose processes can't be watched
+
+    /// kBusy: there may be more.
+    fabricshm::Result<void> check_all() const;
+};
+
+/// Sends SIGKILL to those that have not ended, and gives a descriptor of each to wait for; `ranges`
+/// gets what all of them may have written.
+std::vector<fabricshm::Fd> kill_all(const GuestProcesses& processes, std::set<OpenRange>& ranges);
 
 /// What has to be out of this host's caches before the owner gets a session's request: after a
 /// goodbye, or when an arena is closed, its memory is another's at once. Those of a goodbye are

@@ -92,7 +92,8 @@ FABRICSHM_API int fabricshm_data_open(fabricshm_session* session, const char* so
 /* Gives the handle back. Sets that were listed with it stay as they are. NULL is nothing. */
 FABRICSHM_API void fabricshm_data_close(fabricshm_data* data);
 
-/* Lists the folder `path` (a file is listed with its folder): absolute in the namespace of the data file
+/* Lists the folder `path` (a file is listed with its folder): absolute in the namespace of the data
+ * file
  * ("/images/train"), without "." and "..". `flags` is 0 or FABRICSHM_DATA_RECURSIVE; others are
  * EINVAL. One round trip; in the service as long as the silo takes to list. Maps the listing, which
  * readers of the same one share.

@@ -14,6 +14,7 @@
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/vgpu_codec.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
 
 using namespace fabricd;
 using namespace admin::v1;
@@ -284,9 +285,19 @@ TEST_SUITE("server.admin_server start") {
         Fixture fixture;
         CHECK(AdminServer::start(fixture.path, fixture.hooks()).error().code == Errc::kBusy);
         fixture.server.reset();
-        std::ofstream(fixture.path) << "left behind";
+        REQUIRE(fabricshm::UnixSocket::listen(fixture.path, 0600, 1).ok());  // left behind
         CHECK(probe_socket(fixture.path) == Errc::kDaemon);
         CHECK(AdminServer::start(fixture.path, fixture.hooks()).ok());
+    }
+
+    TEST_CASE("a file at the socket's path is refused, and stays") {
+        Fixture fixture;
+        fixture.server.reset();
+        std::ofstream(fixture.path) << "precious";
+        CHECK(AdminServer::start(fixture.path, fixture.hooks()).error().code == Errc::kExists);
+        std::string word;
+        std::ifstream(fixture.path) >> word;
+        CHECK(word == "precious");
     }
 
     TEST_CASE("a path that no socket can have, and a folder that is not there, are refused") {
