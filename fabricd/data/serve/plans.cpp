@@ -19,9 +19,9 @@ namespace {
 
 // Asked for ahead at a time: enough for any silo's connections, and an end to what a reader that
 // waits finds before it.
-constexpr std::size_t kInFlightMost = 64;
+constexpr std::size_t kInFlightMax = 64;
 constexpr Bytes kInFlightBytes = 128 * fabricshm::kMiB;
-constexpr std::size_t kPlansMost = 64;
+constexpr std::size_t kPlansMax = 64;
 constexpr auto kMeasure = 1s;
 
 }  // namespace
@@ -144,7 +144,7 @@ Outcome Plans::announce(const DataPlanRequest& request, std::shared_ptr<const Li
         plan->connections.insert(connection);
         return {};
     }
-    if (plans_.size() >= kPlansMost) plans_.pop_front();
+    if (plans_.size() >= kPlansMax) plans_.pop_front();
     const auto plan = make_plan(request, samples);
     plan->set = set_of(listing);
     plan->connections.insert(connection);
@@ -284,8 +284,7 @@ void Plans::tick(TimePoint now) {
     bool has_ended = false;
     for (const auto& plan : plans_) {
         measure(*plan, now);
-        while (in_flight_ < kInFlightMost && in_flight_bytes_ < kInFlightBytes &&
-               fetch_next(plan)) {
+        while (in_flight_ < kInFlightMax && in_flight_bytes_ < kInFlightBytes && fetch_next(plan)) {
         }
         // Read to its end, and the next epoch has begun.
         const bool has_next = std::any_of(plans_.begin(), plans_.end(), [&](const auto& other) {

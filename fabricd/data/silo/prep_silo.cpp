@@ -17,7 +17,7 @@ namespace {
 // Some fetches wait behind those that each thread works on.
 constexpr std::size_t kFetchesEach = 4;
 // Sizes that are remembered, of some 100 bytes; with more of them a listing prepares again.
-constexpr std::size_t kKnownMost = 1 << 20;
+constexpr std::size_t kKnownMax = 1 << 20;
 // What is listed of a file that can't be prepared: not 0, or no fetch would say why.
 constexpr Bytes kBadBytes = 1;
 
@@ -80,7 +80,7 @@ std::string PrepSilo::source_of(const std::string& path) const {
 
 // With the lock held.
 void PrepSilo::remember(const Prepared& prepared) {
-    if (known_.size() >= kKnownMost) known_.clear();
+    if (known_.size() >= kKnownMax) known_.clear();
     if (prepared.bytes != nullptr || prepared.is_bad) known_[prepared.version] = known_as(prepared);
     if (prepared.bytes == nullptr) return;
     kept_.push_front({prepared.version, prepared.bytes});
