@@ -42,11 +42,12 @@ def answers(path):
             return False
 
 
-def start_service(given, top, daemon, files, cache):
+def start_service(given, top, daemon, files, cache, silos=None):
     path = os.path.join(top, "data.sock")
     configuration = os.path.join(top, "data.toml")
     with open(configuration, "w") as file:
-        file.write(f'[cache]\nmemory = "{cache}"\n[[silo]]\nat = "/files"\nfrom = "{files}"\n')
+        file.write(f'[cache]\nmemory = "{cache}"\n')
+        file.write(silos or f'[[silo]]\nat = "/files"\nfrom = "{files}"\n')
     program = os.path.join(given.build, "fabricd", "data", "program", "fabric-data")
     service = subprocess.Popen([program, "serve", "--config", configuration, "--socket", path, "--daemon",
                                 daemon.socket_path], stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)

@@ -47,6 +47,7 @@ struct NoWork final : PoolWork {
     }
     void adopt(ArenaId, Bytes, Bytes, fabricshm::PresentedFiles) override {}
     void grow(ArenaId, Bytes, Bytes) override {}
+    void shrink(ArenaId, Bytes) override {}
     void destroy(ArenaId) noexcept override {}
     // The daemon's worker drops them on its own thread.
     void forget(ArenaId, std::shared_ptr<void> records) noexcept override {

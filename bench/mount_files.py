@@ -82,7 +82,17 @@ def in_python(given, folder, preload):
 
 def server_of(keeper):
     with open(f"/proc/{keeper.pid}/task/{keeper.pid}/children", encoding="ascii") as children:
-        return [int(word) for word in children.read().split()]
+        found = [int(word) for word in children.read().split()]
+    return [one for one in found if not is_standby(one)]
+
+
+def is_standby(process):
+    """Whether it waits for its turn."""
+    try:
+        with open(f"/proc/{process}/comm", encoding="ascii") as name:
+            return name.read().strip() == "mount-standby"
+    except OSError:
+        return False
 
 
 def under_kills(given, keeper, folder):

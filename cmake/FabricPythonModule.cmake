@@ -16,9 +16,10 @@ set(FABRIC_PYTHON_INSTALL_DIR ${fabric_python_default} CACHE STRING
 # fabric_python_module(target package name): builds target as the extension `package/name`.
 function(fabric_python_module target package name)
     file(RELATIVE_PATH to_lib /${FABRIC_PYTHON_INSTALL_DIR}/${package} /${CMAKE_INSTALL_LIBDIR})
+    file(RELATIVE_PATH to_wheel_lib /${package} /fabricshm.libs)  # scripts/wheel
     set_target_properties(${target} PROPERTIES
         OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY ${FABRIC_PYTHON_DIR}/${package}
-        INSTALL_RPATH "$ORIGIN/${to_lib}")
+        INSTALL_RPATH "$ORIGIN/${to_lib};$ORIGIN/${to_wheel_lib}")
     target_link_libraries(${target} PRIVATE fabric_options)
     target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/libfabricshm/include)
     if(TARGET fabricshm)

@@ -37,11 +37,13 @@ function(fabric_test kind path)
             set(ARG_TIMEOUT 900)
         endif()
     endif()
-    # scripts/test builds one kind at a time with the sanitizers: `tests_unit`, `tests_crash`, ...
-    if(NOT TARGET tests_${kind})
-        add_custom_target(tests_${kind})
-    endif()
-    add_dependencies(tests_${kind} ${target})
+    # scripts/test builds one kind, or one folder of it, at a time with the sanitizers: `tests_unit`, `tests_unit_shm`, ...
+    foreach(all tests_${kind} tests_${kind}_${folder})
+        if(NOT TARGET ${all})
+            add_custom_target(${all})
+        endif()
+        add_dependencies(${all} ${target})
+    endforeach()
     add_test(NAME ${kind}.${dotted} COMMAND ${command} ${ARG_ARGS})
     set_tests_properties(${kind}.${dotted} PROPERTIES
         LABELS "${kind};${folder};${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)

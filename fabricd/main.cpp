@@ -12,9 +12,11 @@
 #include "fabricd/config/options.hpp"
 #include "fabricd/config/runtime_dir.hpp"
 #include "fabricd/control/loop/control_metrics.hpp"
+#include "fabricd/net/tls_files.hpp"
 #include "fabricd/server/admin_server.hpp"
 #include "fabricd/server/daemon.hpp"
 #include "fabricd/server/daemon_metrics.hpp"
+#include "fabricd/server/job_trace_start.hpp"
 #include "fabricd/server/lock_file.hpp"
 #include "fabricd/server/metrics_server.hpp"
 #include "fabricd/service/backend_factory.hpp"
@@ -187,6 +189,10 @@ AdminHooks admin_hooks(Daemon& daemon, const Vgpus& all_vgpus, Cluster& cluster,
         return daemon.move_shard(order, std::move(done));
     };
     hooks.waiting = [&daemon] { return daemon.waiting(); };
+    hooks.trace = [traces = std::make_shared<JobTraces>(daemon)](const std::string& job,
+                                                                 fabricshm::Duration length) {
+        return traces->begin(job, length);
+    };
     hooks.shard = [&daemon](const std::string& name) { return daemon.shard(name); };
     hooks.hosts = [&cluster] { return cluster.view(); };
     hooks.fence_host = [&cluster, &daemon](const std::string& host) -> fabricshm::Result<void> {
@@ -354,6 +360,7 @@ int run(Options& options) {
     if (const auto bad = read_devices(config.devices.file, devices)) return fail_start(bad);
     if (const auto bad = check_visibility(config, {})) return fail_start(bad);
     if (const auto bad = check_pool_sharing(config)) return fail_start(bad);
+    if (auto bad = check_tls_files(config.cluster); !bad.empty()) return fail_start(bad);
     if (!config.pool.owner.empty()) return run_guest(options, std::move(*signals));
     return run_owner(options, devices, std::move(*signals));
 }

@@ -38,7 +38,7 @@ LAUNCHER_OPTION = re.compile(r'(?:add|add_argument)\((?:"-\w", )?"(--[a-z-]+)"')
 ADR_NAME = re.compile(r"docs/adr/(\d{4}-[a-z0-9-]+|README)\.md$")
 # In this order; those in brackets where there is something to say.
 ADR_HEADINGS = re.compile(r"Question(, Considered)?, Decision, Consequences(, Later)?$")
-INDEXES = {"docs": "docs/README.md", "docs/adr": "docs/adr/README.md"}
+INDEXES = {"docs": "docs/README.md", "docs/adr": "docs/adr/README.md", "docs/tutorials": "docs/tutorials/README.md"}
 
 
 def slug(heading: str) -> str:

@@ -31,6 +31,7 @@ class Phase:
     what: str
     preset: str
     labels: tuple = ()     # of ctest; empty: every test
+    folders: tuple = ()    # of unit tests, which are labels, too; empty: all of them
     without: tuple = ()    # labels to leave out
     targets: tuple = ()
     jobs: int = 0          # tests at a time; 0: as many as --jobs says
@@ -40,20 +41,33 @@ class Phase:
 
 # Whole machines, emulated; a phase of their own.
 MACHINES = ("vm",)
+# Several hosts: what these tests wait for are leases, timeouts and programs that start. Each makes its own folders, ports
+# and network namespaces, so that two at a time do not disturb each other.
+HOSTS = ("net",)
 # Kinds of tests that measure or crowd the cores themselves run one at a time.
-ALONE = ("multiproc", "crash", "oracle", "emu", "net", "python", "slurm", "slow", "bench-smoke", "training")
+ALONE = ("multiproc", "crash", "oracle", "emu", "python", "web", "slurm", "slow", "bench-smoke", "training")
+
+# libfabricshm, in the order of its layers.
+LIBRARY = ("base", "os", "shm", "proto", "collective", "optim", "client")
+LIBRARY_TESTS = tuple(f"tests_unit_{folder}" for folder in LIBRARY)
 
 PHASES = [
     Phase("lint", "layers, sizes, paths, format, documents, words", "release", labels=("lint",), targets=("help",)),
-    Phase("unit", "release build; unit and API tests", "release", without=ALONE + MACHINES + ("lint",)),
+    Phase("unit", "release build; unit and API tests", "release", without=ALONE + HOSTS + MACHINES + ("lint",)),
     Phase("system", "release build; processes, crashes, Python, training, benchmarks once", "release",
-          labels=ALONE, jobs=1),
+          labels=ALONE, without=HOSTS, jobs=1),
+    Phase("net", "release build; groups, pools and clusters of several hosts", "release", labels=HOSTS, jobs=2),
     Phase("vm", "virtual machines: Debian's kernel with CXL memory and DAX devices", "release",
           labels=MACHINES, targets=("tests_vm",), jobs=1, ahead="asan"),
-    Phase("asan", "address and undefined behaviour sanitizers", "asan", labels=("unit", "multiproc", "crash", "oracle"),
-          without=("slow", "training", "bench-smoke"),
+    # What all processes map and run first: a build of everything takes longer than a small machine has.
+    Phase("asan", "address and undefined behaviour sanitizers: unit tests of the library", "asan", labels=("unit",),
+          folders=LIBRARY, targets=LIBRARY_TESTS, without=("slow",), minutes=6),
+    Phase("tsan", "thread sanitizer: unit tests of the library", "tsan", labels=("unit",), folders=LIBRARY,
+          targets=LIBRARY_TESTS, without=("slow", "grpc"), jobs=1, minutes=6),
+    Phase("asan-all", "address and undefined behaviour sanitizers: everything", "asan",
+          labels=("unit", "multiproc", "crash", "oracle"), without=("slow", "training", "bench-smoke"),
           targets=("tests_unit", "tests_multiproc", "tests_crash", "tests_oracle"), jobs=1, minutes=12),
-    Phase("tsan", "thread sanitizer over the unit tests", "tsan", labels=("unit",),
+    Phase("tsan-all", "thread sanitizer: all unit tests", "tsan", labels=("unit",),
           without=("slow", "grpc"), targets=("tests_unit",), jobs=1, minutes=8),
 ]
 QUICK = ("lint", "unit")
@@ -222,6 +236,7 @@ def run_ctest(phase: Phase, jobs: int, outcome: Outcome, seconds: float | None) 
     command = ["ctest", "--test-dir", str(ROOT / "build" / phase.preset), "--output-on-failure",
                "-j", str(phase.jobs or jobs), "--output-junit", str(junit)]
     command += ["-L", any_of(phase.labels)] if phase.labels else []
+    command += ["-L", any_of(phase.folders)] if phase.folders else []
     command += ["-LE", any_of(phase.without)] if phase.without else []
     lines, stopped = stream_ctest(command, seconds)
     if stopped:

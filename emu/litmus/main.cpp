@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -259,14 +260,23 @@ void print(const Options& options, const LitmusSightings& seen) {
                 static_cast<unsigned long long>(seen.both_old), seen.silent ? "true" : "false");
 }
 
+// What fabricd compares with pool.dax_device, which is absolute. Not resolved further: a link is
+// compared as it is written there.
+std::string absolute(const std::string& path) {
+    if (path.front() == '/') return path;
+    std::error_code bad;
+    const auto whole = std::filesystem::absolute(path, bad).lexically_normal();
+    if (bad) refuse("--memory " + path + ": " + bad.message());
+    return whole.string();
+}
+
 // What fabricd compares before it serves a shared pool: machine, device and profile have to be the
 // ones that were tested.
 void record(const Options& options, const LitmusSightings& seen) {
     VisibilityProof proof;
     proof.profile = options.profile;
     proof.machine = machine_fingerprint();
-    // What fabricd compares with pool.dax_device, as it was written there.
-    proof.device = options.memory.empty() ? "memory" : options.memory;
+    proof.device = options.memory.empty() ? "memory" : absolute(options.memory);
     proof.hosts = options.role == "both" ? 1 : 2;
     proof.rounds = seen.rounds;
     proof.proven = !seen.refutes();

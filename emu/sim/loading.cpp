@@ -29,6 +29,11 @@ class Keeper {
     /// It is read, for the `time`-th time of all reads; it was there or was fetched for it.
     virtual void read(std::uint32_t sample, std::size_t time) = 0;
     virtual Bytes used() const = 0;
+    /// An epoch begins, in which each sample is read once.
+    virtual void begin_epoch(const Order&) {}
+    /// A sample is fetched ahead: what the policy has room for.
+    virtual Bytes in_place() const { return 0; }
+    virtual bool exchange(std::uint32_t) { return false; }
 };
 
 class LruKeeper : public Keeper {
@@ -106,7 +111,18 @@ class KeptKeeper : public Keeper {
     explicit KeptKeeper(std::size_t most) : kept_(most) {}
     bool has(std::uint32_t sample) const override { return kept_.has(sample); }
     Bytes used() const override { return kept_.used(); }
-    void read(std::uint32_t sample, std::size_t) override { kept_.keep(sample, 1); }
+    void read(std::uint32_t sample, std::size_t) override {
+        kept_.keep(sample, 1);
+        kept_.set_spare(sample);
+    }
+    void begin_epoch(const Order& order) override {
+        for (const std::uint32_t sample : order) kept_.set_needed(sample);
+    }
+    Bytes in_place() const override { return kept_.spare() + kept_.budget() - kept_.used(); }
+    bool exchange(std::uint32_t sample) override {
+        std::vector<std::uint32_t> gone;
+        return kept_.exchange(sample, 1, gone);
+    }
 
   private:
     fabricd::KeptSamples kept_;
@@ -160,12 +176,17 @@ class Run {
             reads_.insert(reads_.end(), order.begin(), order.end());
         }
         const fabricd::PrefetchRates rates{figures.latency, figures.samples_per_s * figures.source,
-                                           figures.samples_per_s};
-        const bool plans = policy == LoadingPolicy::kPlan;
-        // What the loader itself asks for comes with a plan as well.
-        const Bytes passing =
-            plans ? std::min<Bytes>(most, fabricd::bytes_ahead(rates, 1, most)) : 0;
-        ahead_ = std::max(static_cast<Bytes>(figures.workers), passing);
+                                           figures.samples_per_s, figures.latency};
+        ahead_ = aside_ = static_cast<Bytes>(figures.workers);
+        Bytes passing = 0;  // of the cache
+        has_plan_ = policy == LoadingPolicy::kPlan;
+        if (has_plan_) {
+            // What the loader itself asks for comes with a plan as well.
+            const Bytes ahead = std::min<Bytes>(most, fabricd::bytes_ahead(rates, 1, most));
+            ahead_ = std::max(ahead_, ahead);
+            passing = std::min<Bytes>(most, fabricd::bytes_aside(rates, 1, most));
+            aside_ = std::max<Bytes>(1, passing);
+        }
         keeper_ = make_keeper(policy, most - passing, reads_);
     }
 
@@ -187,14 +208,15 @@ class Run {
     LoadingResult play_epoch(int epoch) {
         const std::size_t first = static_cast<std::size_t>(epoch) * figures_.samples;
         const Seconds begin = now_;
-        fabricd::Prefetcher prefetcher(
-            Order(reads_.begin() + static_cast<std::ptrdiff_t>(first),
-                  reads_.begin() + static_cast<std::ptrdiff_t>(first + figures_.samples)));
+        const Order order(reads_.begin() + static_cast<std::ptrdiff_t>(first),
+                          reads_.begin() + static_cast<std::ptrdiff_t>(first + figures_.samples));
+        keeper_->begin_epoch(order);
+        fabricd::Prefetcher prefetcher(order);
         LoadingResult result;
         for (std::size_t at = first; at < first + figures_.samples; ++at) {
             ask_ahead(prefetcher);
             const std::uint32_t sample = reads_[at];
-            const bool is_there = keeper_->has(sample);
+            const bool is_there = keeper_->has(sample) && coming_.count(sample) == 0;
             const auto coming = coming_.find(sample);
             Seconds ready = now_;
             if (coming != coming_.end()) {
@@ -206,7 +228,7 @@ class Run {
             result.hits += is_there ? 1.0 / figures_.samples : 0;
             result.stall += std::max(0.0, ready - now_);
             now_ = std::max(now_, ready) + 1 / figures_.samples_per_s;
-            const auto held = static_cast<double>(keeper_->used() + prefetcher.passing());
+            const auto held = static_cast<double>(keeper_->used() + prefetcher.passing_aside());
             result.most_held = std::max(result.most_held, held / figures_.samples);
             prefetcher.finish(sample);
             keeper_->read(sample, at);
@@ -217,8 +239,12 @@ class Run {
 
     void ask_ahead(fabricd::Prefetcher& prefetcher) {
         const auto is_kept = [this](std::uint32_t sample) { return keeper_->has(sample); };
-        while (const auto sample = prefetcher.next(ahead_, one_unit, is_kept)) {
+        for (;;) {
+            const fabricd::PassingRoom room{ahead_, aside_, has_plan_ ? keeper_->in_place() : 0};
+            const auto sample = prefetcher.next(room, one_unit, is_kept);
+            if (!sample) return;
             coming_[*sample] = source_.fetch(now_);
+            if (has_plan_ && keeper_->exchange(*sample)) prefetcher.take_place(*sample);
         }
     }
 
@@ -226,7 +252,9 @@ class Run {
     Source source_;
     Order reads_;  // of all epochs
     std::unique_ptr<Keeper> keeper_;
+    bool has_plan_ = false;
     Bytes ahead_ = 0;                                    // in samples
+    Bytes aside_ = 0;                                    // of these, outside of what is kept
     std::unordered_map<std::uint32_t, Seconds> coming_;  // when each that was asked for is there
     Seconds now_ = 0;
 };

@@ -20,7 +20,8 @@ std::vector<ConfigKey> loop_keys() {
         words_key(
             "control.actions", action_permissions(), FABRIC_FIELD(control.actions),
             "What may be changed. sync changes what a job computes, drain takes slow ranks out "
-            "of it, compute and pool take from one tenant for another: these have to be asked "
+            "of it, compute, pool and cache take from one tenant for another: these have to be "
+            "asked "
             "for."),
         duration_key("control.window", milliseconds(100), std::chrono::minutes(5),
                      FABRIC_FIELD(control.window), "How long the loop looks before it thinks."),
@@ -100,6 +101,17 @@ std::vector<ConfigKey> stage_keys() {
         number_key("control.quota_min", 0, 1, FABRIC_FIELD(control.quota_min),
                    "Part of its promised memory that an idle device or vGPU does not lend (S323, "
                    "S413)."),
+    };
+}
+
+// Of tenants of the host, and of ranks that are watched.
+std::vector<ConfigKey> tenant_keys() {
+    return {
+        number_key(
+            "control.cache_stall", 0, 1, FABRIC_FIELD(control.cache_stall),
+            "Part of their time that a cache's readers wait, above which it gets more memory."),
+        number_key("control.cache_min", 0, 1, FABRIC_FIELD(control.cache_min),
+                   "Part of its size that a cache keeps, whatever jobs lack."),
         number_key("control.share_min", 0, 1, FABRIC_FIELD(control.share_min),
                    "Least compute share of a vGPU, as a part of the even one (S422)."),
         number_key("control.alarm_speed", 0, 1, FABRIC_FIELD(control.alarm_speed),
@@ -120,7 +132,7 @@ std::vector<ConfigKey> stage_keys() {
 
 std::vector<ConfigKey> control_keys() {
     std::vector<ConfigKey> keys;
-    for (auto* section : {loop_keys, guard_keys, stage_keys}) {
+    for (auto* section : {loop_keys, guard_keys, stage_keys, tenant_keys}) {
         for (auto& key : section()) keys.push_back(std::move(key));
     }
     return keys;

@@ -1,13 +1,12 @@
 #include "fabricd/config/data_file.hpp"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "fabricd/config/nearest_word.hpp"
 #include "fabricd/config/prep_section.hpp"
 #include "fabricd/config/section_keys.hpp"
+#include "fabricd/config/toml_text.hpp"
+#include "fabricd/data/silo/memory_silo.hpp"
 #include "fabricd/data/silo/silo.hpp"
 
 namespace fabricd {
@@ -18,27 +17,37 @@ namespace {
 constexpr std::size_t kSilosMax = 256;
 constexpr std::size_t kPeersMax = 1024;
 // Eight blocks of 4 MiB; 128 TiB are as much as one process can map.
-constexpr Bytes kLeastMemory = 32 * fabricshm::kMiB;
-constexpr Bytes kMostMemory = Bytes{1} << 47;
+constexpr Bytes kMinMemory = 32 * fabricshm::kMiB;
+constexpr Bytes kMinKept = 8 * fabricshm::kMiB;
+constexpr Bytes kMaxMemory = Bytes{1} << 47;
 // Sixteen slots of 4 MiB.
-constexpr Bytes kLeastSpill = 64 * fabricshm::kMiB;
-constexpr Bytes kMostSpill = Bytes{1} << 47;
-constexpr std::uintmax_t kMostText = 1 << 20;
+constexpr Bytes kMinSpill = 64 * fabricshm::kMiB;
+constexpr Bytes kMaxSpill = Bytes{1} << 47;
 
 std::string read_memory(const toml::node& value, DataSpec& spec) {
     const auto* text = value.as_string();
     const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
-    if (!bytes.ok() || *bytes < kLeastMemory || *bytes > kMostMemory) {
+    if (!bytes.ok() || *bytes < kMinMemory || *bytes > kMaxMemory) {
         return "a size as \"8GiB\", 32 MiB to 128 TiB";
     }
     spec.memory = *bytes;
     return "";
 }
 
+std::string read_memory_min(const toml::node& value, DataSpec& spec) {
+    const auto* text = value.as_string();
+    const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
+    if (!bytes.ok() || *bytes < kMinKept || *bytes > kMaxMemory) {
+        return "a size as \"1GiB\", 8 MiB to 128 TiB";
+    }
+    spec.memory_min = *bytes;
+    return "";
+}
+
 std::string read_spill_bytes(const toml::node& value, DataSpec& spec) {
     const auto* text = value.as_string();
     const auto bytes = fabricshm::parse_bytes(text != nullptr ? text->get() : "");
-    if (!bytes.ok() || *bytes < kLeastSpill || *bytes > kMostSpill) {
+    if (!bytes.ok() || *bytes < kMinSpill || *bytes > kMaxSpill) {
         return "a size as \"200GiB\", 64 MiB to 128 TiB";
     }
     spec.spill_bytes = *bytes;
@@ -65,13 +74,14 @@ std::string read_state(const toml::node& value, DataSpec& spec) {
         return "a folder, as \"/var/lib/fabricd\"";
     }
     spec.state = text->get();
+    spec.state_line = static_cast<int>(value.source().begin.line);
     return "";
 }
 
 std::string read_files(const toml::node& value, DataSpec& spec) {
-    constexpr std::int64_t kMostFiles = std::int64_t{1} << 32;
+    constexpr std::int64_t kMaxFiles = std::int64_t{1} << 32;
     const auto* number = value.as_integer();
-    if (number == nullptr || number->get() < 1 || number->get() > kMostFiles) {
+    if (number == nullptr || number->get() < 1 || number->get() > kMaxFiles) {
         return "a number of files, 1 to 4294967296";
     }
     spec.files = static_cast<std::uint64_t>(number->get());
@@ -80,11 +90,11 @@ std::string read_files(const toml::node& value, DataSpec& spec) {
 
 template <typename Section, fabricshm::Duration Section::*field>
 std::string read_time(const toml::node& value, Section& section) {
-    constexpr auto kLeast = std::chrono::milliseconds(100);
-    constexpr auto kMost = std::chrono::hours(24);
+    constexpr auto kMin = std::chrono::milliseconds(100);
+    constexpr auto kMax = std::chrono::hours(24);
     const auto* text = value.as_string();
     const auto time = fabricshm::parse_duration(text != nullptr ? text->get() : "");
-    if (!time.ok() || *time < kLeast || *time > kMost) return "a time as \"30s\", 100ms to 1 day";
+    if (!time.ok() || *time < kMin || *time > kMax) return "a time as \"30s\", 100ms to 1 day";
     section.*field = *time;
     return "";
 }
@@ -97,6 +107,7 @@ std::string read_group(const toml::node& value, DataSpec& spec) {
         std::all_of(name.begin(), name.end(), [](unsigned char c) { return c > 0x20 && c < 0x7f; });
     if (!is_name) return "the name of a group";
     spec.group = name;
+    spec.group_line = static_cast<int>(value.source().begin.line);
     return "";
 }
 
@@ -112,12 +123,15 @@ bool is_s3(const std::string& from) {
     return begins_with(from, "s3://");
 }
 
+// Files that nothing keeps but the cache.
+constexpr std::string_view kMemory = "memory";
+
 std::string read_from(const toml::node& value, SiloSpec& silo) {
     constexpr std::string_view kScheme = "file://";
     const auto* text = value.as_string();
     std::string from = text != nullptr ? text->get() : "";
     // What stands behind the scheme is the silo's to check.
-    if (is_web(from) || is_s3(from)) {
+    if (is_web(from) || is_s3(from) || from == kMemory) {
         silo.from = from;
         return "";
     }
@@ -125,8 +139,8 @@ std::string read_from(const toml::node& value, SiloSpec& silo) {
     const bool is_folder =
         !from.empty() && from.front() == '/' && from.find('\0') == std::string::npos;
     if (!is_folder) {
-        return "a folder (\"/data/images\"), a web server (\"https://host/path/\") or a bucket "
-               "(\"s3://bucket/prefix\")";
+        return "a folder (\"/data/images\"), a web server (\"https://host/path/\"), a bucket "
+               "(\"s3://bucket/prefix\") or \"memory\"";
     }
     silo.from = from;
     return "";
@@ -267,11 +281,9 @@ std::string problem_of(PeersSpec& peers) {
 }
 
 constexpr SectionKey<DataSpec> kCacheKeys[] = {
-    {"memory", read_memory},
-    {"files", read_files},
-    {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>},
-    {"spill", read_spill},
-    {"spill_bytes", read_spill_bytes},
+    {"memory", read_memory}, {"memory_min", read_memory_min},
+    {"files", read_files},   {"silo_timeout", read_time<DataSpec, &DataSpec::silo_timeout>},
+    {"spill", read_spill},   {"spill_bytes", read_spill_bytes},
     {"state", read_state}};
 constexpr SectionKey<DataSpec> kServiceKeys[] = {{"group", read_group}};
 constexpr SectionKey<SiloSpec> kSiloKeys[] = {
@@ -333,6 +345,13 @@ ErrorMessage read_silo(const toml::table& table, const std::string& file, DataSp
     SiloSpec silo;
     silo.line = static_cast<int>(table.source().begin.line);
     if (auto bad = read_keys(table, file, kSiloKeys, silo)) return bad;
+    if (silo.from == kMemory) {
+        if (table.contains("write")) {
+            return where + ": write: jobs write into \"memory\" in any case: leave write out";
+        }
+        silo.write = WritePolicy::kThrough;
+        silo.made = std::make_shared<MadeFiles>();
+    }
     const std::string misplaced = misplaced_key(silo);
     if (!misplaced.empty()) return where + ": " + misplaced;
     return add_silo(silo, file, spec);
@@ -360,22 +379,12 @@ ErrorMessage read_list(const toml::node& value, const std::string& where, const 
     return {};
 }
 
-// toml++ 3.3 is undefined for many characters where it looks for blanks (its
-// is_non_ascii_horizontal_whitespace()), also for those of a person's own language.
-ErrorMessage check_characters(const std::string& text, const std::string& name) {
-    const auto other =
-        std::find_if(text.begin(), text.end(), [](unsigned char letter) { return letter >= 0x80; });
-    if (other == text.end()) return {};
-    const auto line = 1 + std::count(text.begin(), other, '\n');
-    return name + ":" + std::to_string(line) +
-           ": a character that is not ASCII; in a name it is written as \\u and four digits";
-}
-
 }  // namespace
 
 ErrorMessage parse_data_file(const std::string& text, const std::string& name, DataSpec& spec) {
-    if (auto bad = check_characters(text, name)) return bad;
-    const toml::parse_result parsed = toml::parse(text, name);
+    std::string ascii = text;
+    if (auto bad = take_ascii(ascii, name)) return bad;
+    const toml::parse_result parsed = toml::parse(ascii, name);
     if (!parsed) {
         return place_in(name, parsed.error().source()) + ": " +
                std::string(parsed.error().description());
@@ -390,6 +399,10 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
             auto bad = word == "cache" ? read_keys(*table, name, kCacheKeys, found)
                                        : read_keys(*table, name, kServiceKeys, found);
             if (bad) return bad;
+            if (word == "cache" && found.memory_min > found.memory) {
+                return where + ": memory_min is larger than memory, which is " +
+                       fabricshm::format_bytes(found.memory);
+            }
             const bool is_half = found.spill.empty() != (found.spill_bytes == 0);
             if (word == "cache" && is_half) {
                 return where + (found.spill.empty() ? ": spill_bytes needs spill"
@@ -420,18 +433,9 @@ ErrorMessage parse_data_file(const std::string& text, const std::string& name, D
 }
 
 ErrorMessage read_data_file(const std::string& path, DataSpec& spec) {
-    // Not a FIFO or a device, which may never end.
-    std::error_code error;
-    const auto kind = std::filesystem::status(path, error).type();
-    if (kind == std::filesystem::file_type::not_found) return path + ": is not there";
-    if (kind != std::filesystem::file_type::regular) return path + ": is no file";
-    if (std::filesystem::file_size(path, error) > kMostText) return path + ": is above 1 MiB";
-    std::ifstream file(path);
-    std::ostringstream text;
-    // Reading an empty file sets the fail bit of `text`, so that only `file` shows it.
-    if (file) text << file.rdbuf();
-    if (!file || file.bad()) return path + ": can't be read";
-    return parse_data_file(text.str(), path, spec);
+    std::string text;
+    if (auto bad = read_small_text(path, text)) return bad;
+    return parse_data_file(text, path, spec);
 }
 
 }  // namespace fabricd

@@ -14,9 +14,9 @@ namespace fabricd {
 /// Counts of windows are counts of windows in which the job made steps.
 struct ControlConfig {
     std::string mode = "dry-run";  // "off", "dry-run", "on"
-    // Of shares, units, sync, drain, placement, quota, compute, pool. Without those that could
-    // surprise: sync and drain change what a job computes, compute and pool take from one tenant
-    // what another one needs.
+    // Of shares, units, sync, drain, placement, quota, compute, pool, cache. Without those that
+    // could surprise: sync and drain change what a job computes, compute and pool take from one
+    // tenant what another one needs.
     std::string actions = "shares,units,placement,quota";
     fabricshm::Duration window = std::chrono::seconds(1);
     std::int64_t half_life = 5;  // windows
@@ -57,6 +57,9 @@ struct ControlConfig {
     double quota_step = 0.25;
     fabricshm::Bytes quota_reserve = 0;
     double quota_min = 0.1;  // of its promise, that an idle tenant does not lend
+    // Caches.
+    double cache_stall = 0.02;  // of its readers' time, above which more memory is worth it
+    double cache_min = 0.125;   // of its size, that it keeps
     // S422.
     double share_min = 0.1;
     // The alarm.

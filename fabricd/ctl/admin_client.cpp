@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "admin.grpc.pb.h"
 #include "fabricd/config/runtime_dir.hpp"
@@ -12,6 +13,7 @@
 #include "fabricd/server/decision_codec.hpp"
 #include "fabricd/server/host_codec.hpp"
 #include "fabricd/server/vgpu_codec.hpp"
+#include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
@@ -33,25 +35,28 @@ std::string caller() {
 
 // In fabricctl only this file and the codecs know the generated messages: the commands get plain
 // data.
-StatusView unpack_status(const StatusReply& reply) {
-    return {reply.version(),
-            reply.pid(),
-            reply.daemon_epoch(),
-            reply.uptime_ms(),
-            reply.draining(),
-            reply.sessions(),
-            reply.sessions_connected(),
-            reply.arenas(),
-            reply.regions(),
-            reply.groups(),
-            unpack(reply.pool()),
-            {reply.alarms().begin(), reply.alarms().end()}};
-}
 
 // By unpack() of each message, in the codecs.
 template <typename Messages, typename Views>
 void unpack_all(const Messages& messages, Views& views) {
     for (const auto& message : messages) views.push_back(unpack(message));
+}
+
+StatusView unpack_status(const StatusReply& reply) {
+    StatusView status{reply.version(),
+                      reply.pid(),
+                      reply.daemon_epoch(),
+                      reply.uptime_ms(),
+                      reply.draining(),
+                      reply.sessions(),
+                      reply.sessions_connected(),
+                      reply.arenas(),
+                      reply.regions(),
+                      reply.groups(),
+                      unpack(reply.pool()),
+                      {reply.alarms().begin(), reply.alarms().end()}};
+    unpack_all(reply.caches(), status.caches);
+    return status;
 }
 
 Picture unpack_watch(const WatchReply& reply) {
@@ -65,6 +70,16 @@ Picture unpack_watch(const WatchReply& reply) {
     unpack_all(reply.devices(), picture.devices);
     picture.telemetry = unpack(reply.telemetry());
     return picture;
+}
+
+TraceBatch unpack_traced(const admin::v1::TracedSession& session) {
+    TraceBatch batch{session.session_id(), session.pid(),      session.label(), {},
+                     session.lost(),       session.senseless()};
+    batch.records.resize(static_cast<std::size_t>(session.records_size()) / fabricshm::kTraceWords);
+    // Words of the same host: the daemon's socket is a unix socket.
+    std::memcpy(batch.records.data(), session.records().data(),
+                batch.records.size() * sizeof(fabricshm::TraceRecord));
+    return batch;
 }
 
 // Back to our own codes, as far as the caller prints another text for them. All others are
@@ -86,6 +101,7 @@ Errc code_of(const grpc::Status& status) {
 struct AdminClient::Channel {
     std::unique_ptr<Admin::Stub> stub;
     std::chrono::milliseconds timeout{};
+    std::string socket_path;
 };
 
 AdminClient::AdminClient(std::unique_ptr<Channel> channel) noexcept
@@ -104,6 +120,15 @@ std::string find_admin_socket(const std::string& named) {
     return usual.front();
 }
 
+// A daemon that stands still has its socket, and takes no request.
+Error silence_of(const std::string& socket_path, std::chrono::milliseconds timeout,
+                 const char* step) {
+    return fabricshm::explain({Errc::kTimeout, 0, step},
+                              "fabricd at %s does not answer within %s (--timeout): it is stopped, "
+                              "hangs, or its host is overloaded",
+                              socket_path.c_str(), fabricshm::format_duration(timeout).c_str());
+}
+
 Result<AdminClient> AdminClient::connect(const std::string& socket_path,
                                          std::chrono::milliseconds timeout) {
     // gRPC says UNAVAILABLE to all of these; people want to know which it is.
@@ -116,20 +141,34 @@ Result<AdminClient> AdminClient::connect(const std::string& socket_path,
     arguments.SetMaxReceiveMessageSize(kReplyBytesMax);
     auto channel = std::make_unique<Channel>();
     channel->timeout = timeout;
-    channel->stub = Admin::NewStub(grpc::CreateCustomChannel(
-        grpc_address(socket_path), grpc::InsecureChannelCredentials(), arguments));
+    channel->socket_path = socket_path;
+    const auto opened = grpc::CreateCustomChannel(grpc_address(socket_path),
+                                                  grpc::InsecureChannelCredentials(), arguments);
+    // gRPC by itself takes 20 s until it gives up a server that accepts and says nothing.
+    if (!opened->WaitForConnected(std::chrono::system_clock::now() + timeout)) {
+        const bool is_there = probe_socket(socket_path) == Errc::kOk;
+        if (!is_there) return Error{Errc::kDaemon, 0, "connect"};
+        return silence_of(socket_path, timeout, "connect");
+    }
+    channel->stub = Admin::NewStub(opened);
     return AdminClient(std::move(channel));
 }
 
 template <typename Method, typename Request, typename Reply>
-Result<void> AdminClient::call(Method method, const Request& request, Reply& reply) {
+Result<void> AdminClient::call(Method method, const Request& request, Reply& reply,
+                               std::chrono::milliseconds longer) {
     // By the system's clock: that is what gRPC takes for a deadline.
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + channel_->timeout);
+    const std::chrono::milliseconds timeout = channel_->timeout + longer;
+    context.set_deadline(std::chrono::system_clock::now() + timeout);
     context.AddMetadata("fabric-caller", caller());
     const grpc::Status status = (channel_->stub.get()->*method)(&context, request, &reply);
     if (status.ok()) return {};
     last_text_ = status.error_message();
+    if (code_of(status) == Errc::kTimeout) {
+        last_text_.clear();  // gRPC's own
+        return silence_of(channel_->socket_path, timeout, "ask fabricd");
+    }
     return Error{code_of(status), 0, "ask fabricd"};
 }
 
@@ -176,18 +215,27 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
         unpack_all(reply.devices(), picture.devices);
     } else {
         // Sampled telemetry comes with a watch only: its first picture is the answer.
-        FABRIC_TRY_VOID(watch(view, std::chrono::milliseconds(0), [&](Picture& first) {
+        const auto deadline = std::chrono::system_clock::now() + channel_->timeout;
+        const auto take_first = [&](Picture& first) {
             picture = std::move(first);
             return false;
-        }));
+        };
+        FABRIC_TRY_VOID(watch_until(deadline, view, std::chrono::milliseconds(0), take_first));
     }
     return picture;
 }
 
+// No deadline: a watch lasts until `show` has seen enough, or until the daemon ends.
 Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
                                 const std::function<bool(Picture&)>& show) {
-    // No deadline: a watch lasts until `show` has seen enough, or until the daemon ends.
+    return watch_until(std::chrono::system_clock::time_point::max(), view, interval, show);
+}
+
+Result<void> AdminClient::watch_until(std::chrono::system_clock::time_point deadline, View view,
+                                      std::chrono::milliseconds interval,
+                                      const std::function<bool(Picture&)>& show) {
     grpc::ClientContext context;
+    context.set_deadline(deadline);
     WatchRequest request;
     request.set_interval_ms(interval.count());
     // A million regions would be sent with each picture, to be thrown away here.
@@ -203,6 +251,9 @@ Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
         return {};
     }
     const grpc::Status status = reader->Finish();
+    if (code_of(status) == Errc::kTimeout) {
+        return silence_of(channel_->socket_path, channel_->timeout, "watch fabricd");
+    }
     last_text_ = status.error_message();
     // The daemon never ends a watch but by ending itself.
     return Error{status.ok() ? Errc::kDaemon : code_of(status), 0, "watch fabricd"};
@@ -254,6 +305,45 @@ Result<void> AdminClient::migrate(const MoveOrder& order,
     return {};
 }
 
+Result<std::string> AdminClient::trace(
+    const std::string& job, std::chrono::milliseconds length,
+    const std::function<bool(const TraceSpan&, const std::vector<TraceBatch>&)>& take) {
+    grpc::ClientContext context;
+    // A daemon that is stopped sends nothing any more.
+    context.set_deadline(std::chrono::system_clock::now() + length + channel_->timeout);
+    TraceRequest request;
+    request.set_job(job);
+    request.set_length_ms(length.count());
+    const auto reader = channel_->stub->Trace(&context, request);
+    TraceReply reply;
+    TraceSpan span;
+    std::string ended_early;
+    while (reader->Read(&reply)) {
+        ended_early = reply.ended_early();
+        if (reply.began_ns() != 0) span = {reply.began_ns(), reply.until_ns(), reply.unix_ns()};
+        std::vector<TraceBatch> batches;
+        for (const auto& session : reply.sessions()) batches.push_back(unpack_traced(session));
+        if (take(span, batches)) continue;
+        context.TryCancel();
+        reader->Finish();
+        return std::string();
+    }
+    const grpc::Status status = reader->Finish();
+    if (status.ok()) return ended_early;
+    // What has come stays of use.
+    const bool has_begun = span.began_ns != 0;
+    if (has_begun && status.error_code() == grpc::StatusCode::CANCELLED) {
+        return std::string("fabricd has ended it, or this program took nothing for 5 s");
+    }
+    if (has_begun && code_of(status) == Errc::kDaemon) return std::string("fabricd is gone");
+    if (code_of(status) == Errc::kTimeout) {
+        if (has_begun) return std::string("fabricd answers no more");
+        return silence_of(channel_->socket_path, channel_->timeout, "trace");
+    }
+    last_text_ = status.error_message();
+    return Error{code_of(status), 0, "trace"};
+}
+
 Result<QuotaState> AdminClient::set_quota(const QuotaOrder& order) {
     SetQuotaRequest request;
     request.set_subject(order.subject);
@@ -298,7 +388,8 @@ Result<void> AdminClient::fence_host(const std::string& host) {
     FenceHostRequest request;
     request.set_host(host);
     FenceHostReply reply;
-    return call(&Admin::Stub::FenceHost, request, reply);
+    // The daemon itself waits so long for its cluster.
+    return call(&Admin::Stub::FenceHost, request, reply, std::chrono::seconds(10));
 }
 
 Result<void> AdminClient::drain(bool on) {

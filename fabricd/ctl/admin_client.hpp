@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fabricd/control/journal/decision.hpp"
+#include "fabricd/ctl/chrome_trace.hpp"
 #include "fabricd/ctl/picture.hpp"
 #include "fabricd/net/cluster_view.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
@@ -31,10 +32,11 @@ std::string find_admin_socket(const std::string& named);
 class AdminClient {
   public:
     /// Of calls with one answer. They wait for the control thread's next turn, well below a second;
-    /// so much is for a host that swaps.
-    static constexpr std::chrono::milliseconds kTimeout{30000};
+    /// so much is for a host that is busy.
+    static constexpr std::chrono::milliseconds kTimeout{5000};
 
-    /// Connects to `socket_path` and checks that a daemon is there. `timeout`: of each later call.
+    /// Connects to `socket_path` and checks that a daemon is there and speaks. `timeout`: of that,
+    /// and of each later call.
     static fabricshm::Result<AdminClient> connect(const std::string& socket_path,
                                                   std::chrono::milliseconds timeout = kTimeout);
     AdminClient(AdminClient&&) noexcept;
@@ -56,6 +58,14 @@ class AdminClient {
     fabricshm::Result<void> migrate(
         const MoveOrder& order,
         const std::function<void(std::uint64_t moved, std::uint64_t bytes)>& show);
+
+    /// Traces a job for `length` and calls `take` with what came, also when it is nothing, ten
+    /// times per second at least, until it returns false or the trace is over. Once `take` was
+    /// called there is no error any more, but the reason for which the trace ended early, "" for
+    /// none.
+    fabricshm::Result<std::string> trace(
+        const std::string& job, std::chrono::milliseconds length,
+        const std::function<bool(const TraceSpan&, const std::vector<TraceBatch>&)>& take);
 
     /// Changes a quota; the state is the one right after the order was taken. One that shrinks
     /// below what is in use gets there later, see QuotaState.
@@ -86,7 +96,12 @@ class AdminClient {
     struct Channel;
     explicit AdminClient(std::unique_ptr<Channel> channel) noexcept;
     template <typename Method, typename Request, typename Reply>
-    fabricshm::Result<void> call(Method method, const Request& request, Reply& reply);
+    fabricshm::Result<void> call(Method method, const Request& request, Reply& reply,
+                                 std::chrono::milliseconds longer = {});
+
+    fabricshm::Result<void> watch_until(std::chrono::system_clock::time_point deadline, View view,
+                                        std::chrono::milliseconds interval,
+                                        const std::function<bool(Picture&)>& show);
 
     std::unique_ptr<Channel> channel_;
     std::string last_text_;

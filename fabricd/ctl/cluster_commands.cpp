@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/table.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -13,30 +12,6 @@ using fabricshm::Errc;
 using fabricshm::Result;
 
 namespace {
-
-Json to_json(const ClusterView& view) {
-    Json hosts = Json::array();
-    for (const HostView& host : view.hosts) {
-        hosts.push_back({{"name", host.name},
-                         {"incarnation", host.incarnation},
-                         {"state", name_of(host.state)},
-                         {"newest", host.is_newest},
-                         {"self", host.is_self},
-                         {"state_ms", host.state_ms},
-                         {"pool", host.pool},
-                         {"address", host.address},
-                         {"fence", host.fence}});
-    }
-    return {{"cluster", view.cluster},
-            {"store", view.store},
-            {"host", view.host},
-            {"incarnation", view.incarnation},
-            {"lease", name_of(view.lease)},
-            {"lease_ms", view.lease_ms},
-            {"admits", view.admits},
-            {"trouble", view.trouble},
-            {"hosts", hosts}};
-}
 
 std::string since_text(std::int64_t milliseconds) {
     char text[32];
@@ -68,6 +43,30 @@ std::string text_of(const ClusterView& view) {
 
 }  // namespace
 
+Json json_of(const ClusterView& view) {
+    Json hosts = Json::array();
+    for (const HostView& host : view.hosts) {
+        hosts.push_back({{"name", host.name},
+                         {"incarnation", host.incarnation},
+                         {"state", name_of(host.state)},
+                         {"newest", host.is_newest},
+                         {"self", host.is_self},
+                         {"state_ms", host.state_ms},
+                         {"pool", host.pool},
+                         {"address", host.address},
+                         {"fence", host.fence}});
+    }
+    return {{"cluster", view.cluster},
+            {"store", view.store},
+            {"host", view.host},
+            {"incarnation", view.incarnation},
+            {"lease", name_of(view.lease)},
+            {"lease_ms", view.lease_ms},
+            {"admits", view.admits},
+            {"trouble", view.trouble},
+            {"hosts", hosts}};
+}
+
 Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
     if (!options.host_action.empty()) {
         FABRIC_TRY_VOID(client.fence_host(options.subject));
@@ -80,7 +79,7 @@ Result<void> serve_hosts(const CtlOptions& options, AdminClient& client) {
         return {};
     }
     std::printf("%s",
-                options.json ? (one_line(to_json(view)) + "\n").c_str() : text_of(view).c_str());
+                options.json ? (one_line(json_of(view)) + "\n").c_str() : text_of(view).c_str());
     return {};
 }
 

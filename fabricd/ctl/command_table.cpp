@@ -4,13 +4,16 @@
 
 #include "fabricd/ctl/cluster_commands.hpp"
 #include "fabricd/ctl/ctl_command.hpp"
+#include "fabricd/ctl/dashboard/dashboard_command.hpp"
 #include "fabricd/ctl/decision_commands.hpp"
 #include "fabricd/ctl/doctor/doctor_command.hpp"
 #include "fabricd/ctl/environment.hpp"
 #include "fabricd/ctl/host_commands.hpp"
+#include "fabricd/ctl/job_commands.hpp"
 #include "fabricd/ctl/operator_commands.hpp"
 #include "fabricd/ctl/shard_commands.hpp"
 #include "fabricd/ctl/slurm_commands.hpp"
+#include "fabricd/ctl/trace_command.hpp"
 #include "fabricd/ctl/tune_command.hpp"
 #include "fabricd/ctl/vgpu_commands.hpp"
 
@@ -69,8 +72,44 @@ std::vector<CtlCommand> view_commands() {
     };
 }
 
+std::vector<CtlCommand> trace_commands() {
+    return {
+        {"trace",
+         "What the ranks of a job do, into a file for ui.perfetto.dev or chrome://tracing",
+         trace_job,
+         {{"--job",
+           "The name of its arena (default: of the only one)",
+           CtlText{FIELD(subject)},
+           "NAME",
+           {},
+           "fabricctl arenas --json 2>/dev/null | grep -o '\"name\":\"[^\"]*' | cut -d'\"' -f4"},
+          {"--seconds", "How long (default 5)", CtlSeconds{FIELD(trace_seconds), kHour, 0.001},
+           "SECONDS"},
+          {"-o,--output",
+           "File to write, complete or not at all (default trace.json); what is there is replaced",
+           CtlText{FIELD(output)}, "PATH"}}},
+    };
+}
+
 std::vector<CtlCommand> measuring_commands() {
     return {
+        {"dashboard",
+         "A live page of the daemon for a browser of this host (Ctrl-C ends it)",
+         run_dashboard,
+         {{"--listen",
+           "A loopback address and port, or unix:PATH for a web server in front of it (default "
+           "127.0.0.1:8765; port 0: any)",
+           CtlText{FIELD(listen)},
+           "ADDRESS:PORT",
+           {"127.0.0.1:8765", "127.0.0.1:0", "[::1]:8765", "unix:"}},
+          {"--host", "A name by which that web server is reached, besides those of the loopback",
+           CtlTexts{FIELD(settings)}, "NAME"},
+          {"--token-file",
+           "The token that the page asks for, 16 to 256 letters, in a file of mode 0600 (default: "
+           "a new one each time)",
+           CtlText{FIELD(file)}, "PATH"},
+          {"--socket", "Admin socket (default: the usual places)", CtlText{FIELD(socket)},
+           "PATH"}}},
         {"discover",
          "What this host offers as a pool (works without a daemon)",
          discover_host,
@@ -239,10 +278,65 @@ std::vector<CtlCommand> slurm_commands() {
     };
 }
 
+std::vector<CtlCommand> job_commands() {
+    const std::vector<std::string> actions = {"check", "run",   "submit", "list",   "show",
+                                              "why",   "logs",  "cancel", "remove", "leaks",
+                                              "serve", "agent", "rank"};
+    return {
+        {"jobs",
+         "The jobs of this user: check, run or submit a job file, show, cancel and remove jobs",
+         serve_jobs,
+         {{"ACTION",
+           "check: say what would run where; run: do it now; submit: queue it; list (default), "
+           "show, why, logs, cancel: a job; remove: the folders of jobs that have ended; leaks: "
+           "what ended jobs left; serve: work through the queue; agent is started by run, rank by "
+           "Slurm",
+           CtlText{FIELD(job.action), actions},
+           nullptr,
+           {},
+           "",
+           true},
+          {"WHAT",
+           "Of check, run and submit the job file, else a job's number or name",
+           CtlText{FIELD(job.what)},
+           "WHAT",
+           {},
+           "",
+           true},
+          {"MORE", "Of remove: further jobs", CtlTexts{FIELD(job.more)}, "WHAT", {}, "", true},
+          {"--older-than", "Of remove: all that ended so long ago, as 12h or 7d",
+           CtlTime{FIELD(job.older_than)}, "TIME"},
+          {"--state",
+           "Of remove --older-than: those alone that ended so: ok, failed, cancelled, with commas "
+           "between them",
+           CtlList{FIELD(job.outcomes)},
+           "STATES",
+           {"ok", "failed", "cancelled", "failed,cancelled"}},
+          {"--devices", "The devices of this device file instead of the daemon's",
+           CtlText{FIELD(job.devices)}, "PATH"},
+          {"--without-daemon", "For scripts that don't use the fabric",
+           CtlFlag{FIELD(job.without_daemon)}},
+          {"--slurm", "Of check and submit: as a job of Slurm", CtlFlag{FIELD(job.is_slurms)}},
+          {"--rank", "Of logs: of this rank alone", CtlWhole{FIELD(job.rank), true}, "N"},
+          {"--at-once", "Of serve: how many jobs run at a time (default 1)",
+           CtlWhole{FIELD(job.at_once)}, "N"},
+          {"--resume", "Of run: go on with job WHAT, whose task manager was killed",
+           CtlFlag{FIELD(job.is_resumed)}},
+          {"--queued", "Of run, for serve: WHAT is the number of a queued job",
+           CtlFlag{FIELD(job.is_queued)}},
+          {"-f,--follow", "Of logs: until the job has ended", CtlFlag{FIELD(job.follow)}},
+          json_option(),
+          {"--socket", "Admin socket, as of the other commands", CtlText{FIELD(socket)}, "PATH"},
+          {"--timeout", "Until an answer of the daemon has to be there, as of the other commands",
+           CtlSeconds{FIELD(timeout), kHour}, "SECONDS"}}},
+    };
+}
+
 std::vector<CtlCommand> make_commands() {
     std::vector<CtlCommand> commands;
-    for (auto* part : {view_commands, measuring_commands, order_commands, operator_commands,
-                       decision_commands, daemon_commands, slurm_commands}) {
+    for (auto* part :
+         {view_commands, trace_commands, measuring_commands, order_commands, operator_commands,
+          decision_commands, daemon_commands, slurm_commands, job_commands}) {
         for (CtlCommand& command : part()) commands.push_back(std::move(command));
     }
     return commands;

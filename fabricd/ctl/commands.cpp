@@ -132,7 +132,7 @@ CtlExit run_command(const CtlOptions& options) {
     if (view != nullptr && !options.file.empty()) return check_device_file(options);
     CtlOptions connected = options;
     connected.socket = find_admin_socket(options.socket);
-    auto client = AdminClient::connect(connected.socket);
+    auto client = AdminClient::connect(connected.socket, milliseconds(options.timeout));
     if (!client.ok()) return fail(client.error(), connected.socket, "");
     const auto done = view != nullptr ? look(connected, *client, *view)
                                       : std::get<CtlAsk>(command->handler)(connected, *client);

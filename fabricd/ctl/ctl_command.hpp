@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,13 +47,23 @@ struct CtlNumber {
 struct CtlSeconds {
     std::variant<CtlField<double>, CtlField<std::optional<double>>> field;
     double high;
+    double low = 0;
 };
 /// Bytes with K, M, G or T. `zero`: 0 is one, too.
 struct CtlSize {
     CtlField<std::uint64_t> field;
     bool zero = true;
 };
-using CtlValue = std::variant<CtlFlag, CtlText, CtlTexts, CtlWhole, CtlNumber, CtlSeconds, CtlSize>;
+/// A time with its unit, "12h"; stays empty when the option is not given.
+struct CtlTime {
+    CtlField<std::optional<std::chrono::nanoseconds>> field;
+};
+/// Words with commas between them.
+struct CtlList {
+    CtlField<std::vector<std::string>> field;
+};
+using CtlValue = std::variant<CtlFlag, CtlText, CtlTexts, CtlWhole, CtlNumber, CtlSeconds, CtlSize,
+                              CtlTime, CtlList>;
 
 /// An option ("--limit"), or a word that stands at its place ("SHARD") and can't be left out unless
 /// its row says so.

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <cstdio>
 #include <deque>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@ constexpr const char* kExamples =
     "  fabricctl status                   one look at the daemon\n"
     "  fabricctl top                      training, load, arenas and sessions, once per second\n"
     "  fabricctl waiting                  which rank is late, and in what\n"
+    "  fabricctl trace --job job -o t.json   what its ranks do, for ui.perfetto.dev\n"
     "  fabricctl arenas --watch 5         the arenas, every five seconds\n"
     "  fabricctl regions --arena 7 --json | jq '.regions[].bytes'\n"
     "  fabricctl devices --file d.toml    check a device file before fabricd reads it\n"
@@ -48,6 +50,12 @@ struct Parser {
     void add_command(const CtlCommand& row, CtlOptions& options);
     void add_argument(CLI::App& command, const CtlArgument& row, CtlOptions& options);
     CLI::Option* add_value(CLI::App& command, const CtlArgument& row, CtlOptions& options);
+    CLI::Option* add_seconds(CLI::App& command, const CtlArgument& row, const CtlSeconds& value,
+                             CtlOptions& options);
+    CLI::Option* add_size(CLI::App& command, const CtlArgument& row, const CtlSize& value,
+                          CtlOptions& options);
+    CLI::Option* add_time(CLI::App& command, const CtlArgument& row, const CtlTime& value,
+                          CtlOptions& options);
 
     CLI::App app{"Looks at fabricd and steers it. Run 'fabricctl COMMAND --help' for its options."};
     double watch = 0.0;
@@ -74,7 +82,20 @@ CLI::Validator whole_number(bool from_zero = false) {
     return {check, ""};
 }
 
-// Every command that asks the daemon has these two: fabricctl is used by scripts as much as by
+// Seconds. CLI11's range takes "nan", which is neither below nor above it.
+CLI::Validator seconds_within(double low, double high) {
+    const auto check = [low, high](const std::string& text) {
+        double seconds = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, seconds);
+        if (is_number && seconds >= low && seconds <= high) return std::string();
+        char words[100];
+        std::snprintf(words, sizeof words, " is no number of seconds from %g to %g", low, high);
+        return "\"" + text + "\"" + words;
+    };
+    return {check, ""};
+}
+
+// Every command that asks the daemon has these three: fabricctl is used by scripts as much as by
 // people.
 void add_common(CLI::App& app, CtlOptions& options) {
     app.add_flag("--json", options.json, "Print JSON, one line per picture");
@@ -82,6 +103,10 @@ void add_common(CLI::App& app, CtlOptions& options) {
                    "Admin socket (default: $FABRIC_ADMIN_SOCKET, $XDG_RUNTIME_DIR/fabricd, "
                    "/run/fabricd, /tmp/fabricd-UID)")
         ->type_name("PATH");
+    app.add_option("--timeout", options.timeout,
+                   "How long fabricd may take for an answer (default 5)")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.1, 3600.0));
 }
 
 // --watch without a value leaves a zero in `seconds`, which parse_ctl_options() makes the default.
@@ -102,6 +127,54 @@ struct Overloaded : Cases... {
 };
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
+
+CLI::Option* Parser::add_seconds(CLI::App& command, const CtlArgument& row, const CtlSeconds& value,
+                                 CtlOptions& options) {
+    const auto range = seconds_within(value.low, value.high);
+    if (const auto* plain = std::get_if<CtlField<double>>(&value.field)) {
+        return command.add_option(row.name, (*plain)(options), row.help)->check(range);
+    }
+    double& given = numbers.emplace_back();
+    auto* option = command.add_option(row.name, given, row.help)->check(range);
+    auto& field = std::get<CtlField<std::optional<double>>>(value.field)(options);
+    finish.emplace_back([option, &given, &field] {
+        if (option->count() > 0) field = given;
+        return std::string();
+    });
+    return option;
+}
+
+// Sizes and times have units, which parse_bytes() and parse_duration() know and the parser does
+// not.
+CLI::Option* Parser::add_size(CLI::App& command, const CtlArgument& row, const CtlSize& value,
+                              CtlOptions& options) {
+    std::string& given = texts.emplace_back();
+    auto* option = command.add_option(row.name, given, row.help);
+    auto& field = value.field(options);
+    finish.emplace_back([option, &given, &field, name = row.name, zero = value.zero] {
+        if (option->count() == 0) return std::string();
+        const auto bytes = fabricshm::parse_bytes(given);
+        if (bytes.ok()) field = *bytes;
+        if (bytes.ok() && (zero || *bytes != 0)) return std::string();
+        return name +
+               (zero ? ": not a size: " + given : std::string(" takes a size as 512MiB or 20GiB"));
+    });
+    return option;
+}
+
+CLI::Option* Parser::add_time(CLI::App& command, const CtlArgument& row, const CtlTime& value,
+                              CtlOptions& options) {
+    std::string& given = texts.emplace_back();
+    auto* option = command.add_option(row.name, given, row.help);
+    auto& field = value.field(options);
+    finish.emplace_back([option, &given, &field, name = row.name] {
+        if (option->count() == 0) return std::string();
+        const auto length = fabricshm::parse_duration(given);
+        if (length.ok() && *length >= fabricshm::Duration::zero()) field = *length;
+        return field ? std::string() : std::string(name) + " takes a time as 90s, 12h or 7d";
+    });
+    return option;
+}
 
 // One case for each kind of value; a kind without one does not compile.
 CLI::Option* Parser::add_value(CLI::App& command, const CtlArgument& row, CtlOptions& options) {
@@ -127,35 +200,17 @@ CLI::Option* Parser::add_value(CLI::App& command, const CtlArgument& row, CtlOpt
         return std::visit(add, value.field);
     };
     const auto seconds = [&](const CtlSeconds& value) {
-        const auto range = CLI::Range(0.0, value.high);
-        if (const auto* plain = std::get_if<CtlField<double>>(&value.field)) {
-            return command.add_option(row.name, (*plain)(options), row.help)->check(range);
-        }
-        double& given = numbers.emplace_back();
-        auto* option = command.add_option(row.name, given, row.help)->check(range);
-        auto& field = std::get<CtlField<std::optional<double>>>(value.field)(options);
-        finish.emplace_back([option, &given, &field] {
-            if (option->count() > 0) field = given;
-            return std::string();
-        });
-        return option;
+        return add_seconds(command, row, value, options);
     };
-    // Sizes have units, which parse_bytes() knows and the parser does not.
-    const auto size = [&](const CtlSize& value) {
-        std::string& given = texts.emplace_back();
-        auto* option = command.add_option(row.name, given, row.help);
-        auto& field = value.field(options);
-        finish.emplace_back([option, &given, &field, name = row.name, zero = value.zero] {
-            if (option->count() == 0) return std::string();
-            const auto bytes = fabricshm::parse_bytes(given);
-            if (bytes.ok()) field = *bytes;
-            if (bytes.ok() && (zero || *bytes != 0)) return std::string();
-            return name + (zero ? ": not a size: " + given
-                                : std::string(" takes a size as 512MiB or 20GiB"));
-        });
-        return option;
+    const auto size = [&](const CtlSize& value) { return add_size(command, row, value, options); };
+    const auto time = [&](const CtlTime& value) { return add_time(command, row, value, options); };
+    const auto list = [&](const CtlList& value) {
+        return command.add_option(row.name, value.field(options), row.help)
+            ->delimiter(',')
+            ->allow_extra_args(false);
     };
-    return std::visit(Overloaded{flag, text, several, whole, number, seconds, size}, row.value);
+    return std::visit(Overloaded{flag, text, several, whole, number, seconds, size, time, list},
+                      row.value);
 }
 
 void Parser::add_argument(CLI::App& command, const CtlArgument& row, CtlOptions& options) {
@@ -244,6 +299,12 @@ std::string left_over(CLI::App& app, const std::string& said) {
     for (const CLI::Option* option : (chosen.empty() ? app : *chosen.front()).get_options()) {
         for (const auto& name : option->get_lnames()) known.push_back("--" + name);
     }
+    // The command takes it, so it was not behind it.
+    const std::string option = words[0].substr(0, words[0].find('='));
+    if (!chosen.empty() && std::find(known.begin(), known.end(), option) != known.end()) {
+        return "option '" + option + "' belongs behind the command: fabricctl " +
+               chosen.front()->get_name() + " ... " + words[0];
+    }
     return "unknown option '" + words[0] + "'" + did_you_mean(words[0], known);
 }
 
@@ -256,6 +317,27 @@ std::string wrong_with_hosts(const CtlOptions& options) {
     if (options.confirmed) return "";
     return "hosts fence needs --confirmed: what the host may still write to is given to others; "
            "make sure that its power is off";
+}
+
+// The same of jobs.
+std::string wrong_with_jobs(const CtlOptions& options) {
+    const JobOrder& job = options.job;
+    const bool removes = job.action == "remove";
+    if (!removes && job.action != "agent" && !job.more.empty()) {
+        return "'" + job.more.front() + "' is one word too many: jobs remove alone takes several";
+    }
+    if (!removes && job.older_than) return "--older-than is of jobs remove";
+    if (!job.outcomes.empty() && !job.older_than) return "--state needs --older-than";
+    if (removes && job.older_than.has_value() != job.what.empty()) {
+        return "jobs remove takes jobs, or --older-than TIME";
+    }
+    static const std::vector<std::string> kOutcomes = {"ok", "failed", "cancelled"};
+    for (const std::string& one : job.outcomes) {
+        if (std::find(kOutcomes.begin(), kOutcomes.end(), one) != kOutcomes.end()) continue;
+        return "--state takes ok, failed and cancelled, not \"" + one + "\"" +
+               did_you_mean(one, kOutcomes);
+    }
+    return "";
 }
 
 }  // namespace
@@ -298,6 +380,7 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     if (given("--count") && !options.watch) return usage("--count needs --watch");
     if (given("--file") && options.watch) return usage("--file and --watch exclude each other");
     if (const std::string wrong = wrong_with_hosts(options); !wrong.empty()) return usage(wrong);
+    if (const std::string wrong = wrong_with_jobs(options); !wrong.empty()) return usage(wrong);
     return {};
 }
 

@@ -113,9 +113,19 @@ Json to_json(const Fact& fact) {
     return json;
 }
 
+// A decision that only one side has says more than one with other values: from there on the two
+// loops go different ways.
+const char* side_of(const ReplayDifference& difference) {
+    if (difference.side == ReplayDifference::Side::kOnlyThen) return "not now";
+    if (difference.side == ReplayDifference::Side::kOnlyNow) return "only now";
+    return difference.same_values ? "same" : "other values";
+}
+
+}  // namespace
+
 // The fields are an interface: with the unit in the name where there is one, only ever added to.
 // NaN becomes null, which is all that JSON has for it.
-Json to_json(const Decision& decision) {
+Json json_of(const Decision& decision) {
     const ActionFrame change = frame_of(decision.action);
     Json facts = Json::array();
     for (const Fact& fact : decision.facts) facts.push_back(to_json(fact));
@@ -143,16 +153,6 @@ Json to_json(const Decision& decision) {
             {"undoes", decision.undoes},
             {"facts", facts}};
 }
-
-// A decision that only one side has says more than one with other values: from there on the two
-// loops go different ways.
-const char* side_of(const ReplayDifference& difference) {
-    if (difference.side == ReplayDifference::Side::kOnlyThen) return "not now";
-    if (difference.side == ReplayDifference::Side::kOnlyNow) return "only now";
-    return difference.same_values ? "same" : "other values";
-}
-
-}  // namespace
 
 std::string decisions_text(const std::vector<Decision>& decisions) {
     // GAIN is a prediction and OUTCOME what came of it: side by side, since the loop is to be
@@ -204,7 +204,7 @@ std::string why_text(const Decision& decision) {
 
 std::string decisions_json(const std::vector<Decision>& decisions) {
     Json list = Json::array();
-    for (const Decision& decision : decisions) list.push_back(to_json(decision));
+    for (const Decision& decision : decisions) list.push_back(json_of(decision));
     return one_line({{"decisions", list}});
 }
 
@@ -229,8 +229,8 @@ std::string replay_json(const std::vector<ReplayDifference>& differences, std::s
     Json list = Json::array();
     for (const ReplayDifference& difference : differences) {
         Json entry{{"replay", side_of(difference)}};
-        entry["then"] = difference.then != nullptr ? to_json(*difference.then) : Json();
-        entry["now"] = difference.now != nullptr ? to_json(*difference.now) : Json();
+        entry["then"] = difference.then != nullptr ? json_of(*difference.then) : Json();
+        entry["now"] = difference.now != nullptr ? json_of(*difference.now) : Json();
         list.push_back(entry);
     }
     return one_line({{"windows", windows}, {"decisions", list}});

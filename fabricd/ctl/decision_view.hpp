@@ -7,6 +7,7 @@
 
 #include "fabricd/control/journal/decision.hpp"
 #include "fabricd/control/loop/replay.hpp"
+#include "fabricd/ctl/json.hpp"
 
 namespace fabricd {
 
@@ -17,6 +18,9 @@ std::string decisions_text(const std::vector<Decision>& decisions);
 
 /// Stage by stage: what went in, what came out, what was promised and what came of it.
 std::string why_text(const Decision& decision);
+
+/// One of {"decisions": [...]}.
+Json json_of(const Decision& decision);
 
 /// {"decisions": [...]} in one line.
 std::string decisions_json(const std::vector<Decision>& decisions);

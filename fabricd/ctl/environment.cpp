@@ -8,13 +8,16 @@
 
 namespace fabricd {
 
-// By the program that reads them, what is needed most first. scripts/check_docs.py compares the
-// names with what the sources read, so that the table can't fall behind.
-const std::vector<EnvironmentVariable>& environment_variables() {
-    static const std::vector<EnvironmentVariable> kVariables{
+namespace {
+
+// What programs of ours read.
+std::vector<EnvironmentVariable> read_variables() {
+    return {
         {"FABRIC_SOCKET", "library", "the usual places", "attach socket of fabricd"},
         {"FABRIC_DATA_SOCKET", "library", "the usual places", "socket of the data service"},
         {"FABRIC_ADMIN_SOCKET", "fabricctl", "the usual places", "admin socket of fabricd"},
+        {"FABRIC_JOBS_DIR", "fabricctl", "~/.local/state/fabricd/jobs",
+         "folder of the user's jobs; XDG_STATE_HOME in front"},
         {"FABRIC_LOG", "library", "warning",
          "lowest level on standard error: debug, info, warning, error, off"},
         {"FABRIC_DEVICE", "library", "none", "device that the process computes on"},
@@ -23,6 +26,7 @@ const std::vector<EnvironmentVariable>& environment_variables() {
         {"FABRIC_TUNING", "library", "~/.cache/fabricd/tuning.conf", "file of fabricctl tune"},
         {"FABRIC_CHECK", "library", "none",
          "buffers: every operation checks that the ranks' buffers keep apart"},
+        {"FABRIC_CUDA", "library", "libcuda.so.1", "the CUDA driver, a file or a name; off: none"},
         {"FABRIC_LAPACK", "library", "OpenBLAS or LAPACK, if there",
          "library that factorises symmetric matrices; off: none"},
         {"FABRIC_ISA", "library", "the best there is", "scalar, avx2 or avx512, for comparisons"},
@@ -55,6 +59,41 @@ const std::vector<EnvironmentVariable>& environment_variables() {
          "1: the program does not start where it would run without limits"},
         {"FABRIC_VGPU_CHECK", "vGPU", "0", "1: names functions of the driver that are not covered"},
     };
+}
+
+// What fabricctl jobs sets for a job's ranks.
+std::vector<EnvironmentVariable> job_variables() {
+    return {
+        {"FABRIC_JOB", "a job's script", "none", "number of the job"},
+        {"FABRIC_JOB_NAME", "a job's script", "none", "name of the job"},
+        {"FABRIC_JOB_GROUP", "a job's script", "none", "group of the rank, from 0"},
+        {"FABRIC_JOB_KIND", "a job's script", "none", "kind of the group's devices"},
+        {"FABRIC_JOB_SHARES", "a job's script", "none",
+         "shares of a batch of all ranks, as 0.4,0.6"},
+        {"FABRIC_JOB_STRATEGY", "a job's script", "none", "allreduce or parameter-server"},
+        {"FABRIC_JOB_SERVERS", "a job's script", "none", "ranks that own parts of the parameters"},
+        {"FABRIC_JOB_STALENESS", "a job's script", "none", "steps that a rank may be ahead"},
+        {"FABRIC_JOB_DATA", "a job's script", "none", "path of the data"},
+        {"FABRIC_JOB_CACHE", "fabricrun --wrap", "none", "the data's path in the data cache"},
+        {"FABRIC_JOB_PASS_ON", "fabricrun --wrap", "0", "share of its samples that a rank swaps"},
+        {"FABRIC_JOB_ATTEMPT", "fabricctl jobs rank", "0",
+         "how often all ranks of a job of Slurm were started before"},
+        {"FABRIC_JOB_HEAD", "fabricctl jobs rank", "127.0.0.1",
+         "host of rank 0 of a job of Slurm on several nodes"},
+    };
+}
+
+}  // namespace
+
+// By the program that reads them, what is needed most first. scripts/check_docs.py compares the
+// names with what the sources read, so that the table can't fall behind.
+const std::vector<EnvironmentVariable>& environment_variables() {
+    static const std::vector<EnvironmentVariable> kVariables = [] {
+        auto all = read_variables();
+        const auto of_jobs = job_variables();
+        all.insert(all.end(), of_jobs.begin(), of_jobs.end());
+        return all;
+    }();
     return kVariables;
 }
 

@@ -1,3 +1,5 @@
+#include "fabricd/ctl/json_view.hpp"
+
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/telemetry_view.hpp"
 #include "fabricd/ctl/views.hpp"
@@ -25,6 +27,7 @@ std::string_view shown(const State& state) {
         return Json::object({fields(FABRIC_TO_JSON, FABRIC_TO_JSON)}); \
     }
 FABRIC_VIEW_JSON(PoolView, FABRIC_POOL_FIELDS)
+FABRIC_VIEW_JSON(CacheView, FABRIC_CACHE_FIELDS)
 FABRIC_VIEW_JSON(RegionView, FABRIC_REGION_FIELDS)
 FABRIC_VIEW_JSON(SessionView, FABRIC_SESSION_FIELDS)
 // dead_ranks stays a list when it is empty, so that readers need no second case.
@@ -82,6 +85,13 @@ Json to_json(const WaitingView& view) {
     return json;
 }
 
+template <typename Views>
+Json list(const Views& views) {
+    Json result = Json::array();
+    for (const auto& view : views) result.push_back(to_json(view));
+    return result;
+}
+
 // daemon_epoch rises with each start: a program that polls notices a restart by it.
 Json to_json(const StatusView& status) {
     return {{"version", status.version},
@@ -95,48 +105,46 @@ Json to_json(const StatusView& status) {
             {"regions", status.regions},
             {"groups", status.groups},
             {"pool", to_json(status.pool)},
-            {"alarms", status.alarms}};
-}
-
-template <typename Views>
-Json list(const Views& views) {
-    Json result = Json::array();
-    for (const auto& view : views) result.push_back(to_json(view));
-    return result;
+            {"alarms", status.alarms},
+            {"caches", list(status.caches)}};
 }
 
 }  // namespace
 
 // One object whose key is the view's name, so that a line in a log names its view.
-std::string json_view(const Picture& picture, View view) {
+Json json_of(const Picture& picture, View view) {
     switch (view) {
         case View::kStatus:
-            return one_line({{"status", to_json(picture.status)}});
+            return {{"status", to_json(picture.status)}};
         case View::kPools:
-            return one_line({{"pools", list(picture.pools)}});
+            return {{"pools", list(picture.pools)}};
         case View::kArenas:
-            return one_line({{"arenas", list(picture.arenas)}});
+            return {{"arenas", list(picture.arenas)}};
         case View::kRegions:
-            return one_line({{"regions", list(picture.regions)}});
+            return {{"regions", list(picture.regions)}};
         case View::kSessions:
-            return one_line({{"sessions", list(picture.sessions)}});
+            return {{"sessions", list(picture.sessions)}};
         case View::kGroups:
-            return one_line({{"groups", list(picture.groups)}});
+            return {{"groups", list(picture.groups)}};
         case View::kDevices:
-            return one_line({{"devices", list(picture.devices)}});
+            return {{"devices", list(picture.devices)}};
         case View::kShards:
-            return one_line({{"shards", list(picture.shards)}});
+            return {{"shards", list(picture.shards)}};
         case View::kWaiting:
-            return one_line({{"waiting", list(picture.waiting)}});
+            return {{"waiting", list(picture.waiting)}};
         case View::kTop:
-            return one_line({{"status", to_json(picture.status)},
-                             {"arenas", list(picture.arenas)},
-                             {"sessions", list(picture.sessions)},
-                             {"groups", list(picture.groups)},
-                             {"telemetry", telemetry_json(picture.telemetry)}});
+            return {{"status", to_json(picture.status)},
+                    {"arenas", list(picture.arenas)},
+                    {"sessions", list(picture.sessions)},
+                    {"groups", list(picture.groups)},
+                    {"telemetry", telemetry_json(picture.telemetry)}};
     }
     // Not reached: the switch has all views, and the compiler warns when one is missing.
-    return "{}";
+    return Json::object();
+}
+
+std::string json_view(const Picture& picture, View view) {
+    return one_line(json_of(picture, view));
 }
 
 }  // namespace fabricd

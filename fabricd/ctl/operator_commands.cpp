@@ -269,18 +269,22 @@ Result<void> show_health(const CtlOptions& options, AdminClient& client) {
     return fabricshm::explain({Errc::kBusy, 0, "health"}, "not well: %s", health.c_str());
 }
 
+Json json_of(const std::vector<EventView>& events) {
+    Json list = Json::array();
+    for (const EventView& event : events) {
+        list.push_back({{"number", event.number},
+                        {"unix_ms", event.unix_ms},
+                        {"level", event.level},
+                        {"text", event.text}});
+    }
+    return {{"events", list}};
+}
+
 Result<void> show_events(const CtlOptions& options, AdminClient& client) {
     const auto last = static_cast<std::uint32_t>(std::min<std::size_t>(options.last, UINT32_MAX));
     FABRIC_TRY(const auto events, client.events(last));
     if (options.json) {
-        Json list = Json::array();
-        for (const EventView& event : events) {
-            list.push_back({{"number", event.number},
-                            {"unix_ms", event.unix_ms},
-                            {"level", event.level},
-                            {"text", event.text}});
-        }
-        std::printf("%s\n", one_line({{"events", list}}).c_str());
+        std::printf("%s\n", one_line(json_of(events)).c_str());
         return {};
     }
     for (const EventView& event : events) {

@@ -4,6 +4,7 @@
 
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/ctl_options.hpp"
+#include "fabricd/ctl/json.hpp"
 
 namespace fabricd {
 
@@ -13,6 +14,9 @@ fabricshm::Result<void> show_health(const CtlOptions& options, AdminClient& clie
 
 /// The newest lines of the daemon's log.
 fabricshm::Result<void> show_events(const CtlOptions& options, AdminClient& client);
+
+/// The object of `fabricctl events --json`.
+Json json_of(const std::vector<EventView>& events);
 
 /// Everything of this id or name, and what hangs together with it.
 fabricshm::Result<void> inspect(const CtlOptions& options, AdminClient& client);

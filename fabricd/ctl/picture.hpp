@@ -26,6 +26,7 @@ struct StatusView {
     std::uint64_t groups = 0;
     PoolView pool;
     std::vector<std::string> alarms = {};  // what a person has to see to
+    std::vector<CacheView> caches = {};
 };
 
 /// A line of the daemon's log.

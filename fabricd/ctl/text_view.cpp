@@ -54,6 +54,14 @@ std::string status_text(const StatusView& status) {
     text += "arenas    " + number(status.arenas) + "\n";
     text += "regions   " + number(status.regions) + "\n";
     text += "groups    " + number(status.groups) + "\n";
+    for (const CacheView& cache : status.caches) {
+        char stall[32];
+        std::snprintf(stall, sizeof stall, "%.1f s", static_cast<double>(cache.stall_ns) * 1e-9);
+        text += "cache     " + cache.name + ": " + format_bytes(cache.bytes_committed) + " of " +
+                format_bytes(cache.quota_bytes) + ", " + number(cache.readers) +
+                " readers waited " + stall + ", " + format_bytes(cache.bytes_refetched) +
+                " fetched again\n";
+    }
     for (const std::string& alarm : status.alarms) text += "ALARM     " + alarm + "\n";
     return text;
 }

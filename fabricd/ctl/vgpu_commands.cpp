@@ -2,7 +2,6 @@
 
 #include <cstdio>
 
-#include "fabricd/ctl/json.hpp"
 #include "fabricd/ctl/table.hpp"
 
 namespace fabricd {
@@ -77,15 +76,19 @@ std::string text_of(const std::vector<VgpuView>& vgpus) {
 // Always a list: the JSON of a change reads as that of a query.
 void print(const CtlOptions& options, const std::vector<VgpuView>& vgpus) {
     if (options.json) {
-        Json list = Json::array();
-        for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));
-        std::printf("%s\n", one_line({{"vgpus", list}}).c_str());
+        std::printf("%s\n", one_line(json_of(vgpus)).c_str());
     } else {
         std::printf("%s", text_of(vgpus).c_str());
     }
 }
 
 }  // namespace
+
+Json json_of(const std::vector<VgpuView>& vgpus) {
+    Json list = Json::array();
+    for (const auto& vgpu : vgpus) list.push_back(to_json(vgpu));
+    return {{"vgpus", list}};
+}
 
 Result<void> show_vgpus(const CtlOptions& options, AdminClient& client) {
     FABRIC_TRY(const auto vgpus, client.vgpus());

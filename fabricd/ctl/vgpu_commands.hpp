@@ -4,6 +4,7 @@
 
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/ctl_options.hpp"
+#include "fabricd/ctl/json.hpp"
 
 namespace fabricd {
 
@@ -14,5 +15,8 @@ fabricshm::Result<void> show_vgpus(const CtlOptions& options, AdminClient& clien
 /// the order: a quota below what is in use follows the use down, and shows where it is and where it
 /// goes.
 fabricshm::Result<void> change_vgpu(const CtlOptions& options, AdminClient& client);
+
+/// The object of `fabricctl vgpus --json`.
+Json json_of(const std::vector<VgpuView>& vgpus);
 
 }  // namespace fabricd

@@ -13,6 +13,7 @@
 
 namespace fabricd {
 
+class MadeFiles;
 struct PrepSpec;
 
 /// Whether jobs may write new files into a silo, and when a commit is answered.
@@ -23,17 +24,19 @@ enum class WritePolicy {
 };
 
 struct SiloSpec {
-    std::string at;                 // where it appears: "/images"
-    std::string from;               // "/mnt/nfs/images", "https://host/path/", "s3://bucket/prefix"
-    int line = 0;                   // of the file, for complaints
-    std::string endpoint;           // of S3: "https://host:port"
-    std::string region;             // of S3; "": us-east-1
-    std::string credentials;        // of S3, a file; "": requests are not signed
-    std::string index;              // of a web server; "": its usual name
+    std::string at;           // where it appears: "/images"
+    std::string from;         // "/mnt/images", "https://host/path/", "s3://bucket/p", "memory"
+    int line = 0;             // of the file, for complaints
+    std::string endpoint;     // of S3: "https://host:port"
+    std::string region;       // of S3; "": us-east-1
+    std::string credentials;  // of S3, a file; "": requests are not signed
+    std::string index;        // of a web server; "": its usual name
     fabricshm::Duration refresh{};  // how long names and versions count; 0: by its kind
     WritePolicy write = WritePolicy::kOff;
     // Of a [[prep]], whose `from` is for people alone: what it is made of.
     std::shared_ptr<const PrepSpec> prep = nullptr;
+    // From "memory": what both the silo and its writer know.
+    std::shared_ptr<MadeFiles> made = nullptr;
 };
 
 /// Files of a silo, prepared.
@@ -66,15 +69,18 @@ struct PeersSpec {
 
 struct DataSpec {
     fabricshm::Bytes memory = fabricshm::kGiB;  // of the pool, one copy for the host
+    fabricshm::Bytes memory_min = 0;            // of it, also when jobs need it; 0: an eighth
     std::uint64_t files = 0;                    // that the table has lines for; 0: by the memory
     fabricshm::Duration silo_timeout =
         std::chrono::seconds(30);  // with a silo that does not answer
     std::string group;             // that may read; "": this user alone
+    int group_line = 0;            // of the file
     std::vector<SiloSpec> silos;
     std::string spill;                 // a folder on a local disk; "": none
     fabricshm::Bytes spill_bytes = 0;  // of it
     int spill_line = 0;                // of the file
     std::string state;                 // a folder, of the catalogue; "": that of the spill
+    int state_line = 0;                // of the file
     PeersSpec peers;
 };
 

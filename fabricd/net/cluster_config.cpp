@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "fabricd/net/host_record.hpp"
 
@@ -38,6 +39,22 @@ std::string check_endpoints(const ClusterConfig& config) {
         }
     }
     return "";
+}
+
+// All three or none: what is half there protects nothing.
+std::string check_tls_keys(const ClusterConfig& config) {
+    const std::pair<const char*, const std::string&> keys[] = {
+        {"cluster.tls_ca", config.tls_ca},
+        {"cluster.tls_cert", config.tls_cert},
+        {"cluster.tls_key", config.tls_key}};
+    std::string named;
+    std::string missing;
+    for (const auto& [key, path] : keys) {
+        std::string& list = path.empty() ? missing : named;
+        list += (list.empty() ? "" : " and ") + std::string(key);
+    }
+    if (named.empty() || missing.empty()) return "";
+    return named + " without " + missing + ": a certificate needs all three";
 }
 
 }  // namespace
@@ -79,6 +96,7 @@ std::string check_cluster(const ClusterConfig& config) {
     const bool has_hosts = !config.hosts.empty();
     const bool has_etcd = !config.etcd.empty();
     const std::string host = host_name_of(config);
+    if (const std::string bad = check_tls_keys(config); !bad.empty()) return bad;
     if (!has_hosts && !has_etcd) {
         return config.fence_command.empty() ? "" : "cluster.fence_command needs cluster.etcd";
     }

@@ -101,13 +101,13 @@ std::string cluster_metrics(const ClusterView& view) {
                                          [&](const HostView& host) { return host.state == state; });
         text.sample({{"state", name_of(state)}}, static_cast<std::uint64_t>(count));
     }
+    text.family("fabricd_cluster_admits", MetricType::kGauge,
+                "1 while groups over several hosts may be made.");
+    text.sample({}, view.admits ? 1.0 : 0.0);
     if (view.store != "etcd") return text.text();
     text.family("fabricd_cluster_lease_seconds", MetricType::kGauge,
                 "Until sessions on shared memory end, unless the store answers; 0: no place.");
     text.sample({}, static_cast<double>(view.lease_ms) * 1e-3);
-    text.family("fabricd_cluster_admits", MetricType::kGauge,
-                "1 while groups over several hosts may be made.");
-    text.sample({}, view.admits ? 1.0 : 0.0);
     const struct {
         const char* name;
         const char* help;

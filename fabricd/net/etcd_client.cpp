@@ -7,13 +7,10 @@
 #include <grpcpp/security/credentials.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <utility>
 
 #include "fabricd/net/cluster_config.hpp"
+#include "fabricd/net/tls_files.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -35,23 +32,6 @@ void* tag_of(Tag tag) {
 auto system_deadline(Duration length) {
     return std::chrono::system_clock::now() +
            std::chrono::duration_cast<std::chrono::system_clock::duration>(length);
-}
-
-/// "", or why it is no such file. gRPC finds that out when it connects, and then names no file.
-std::string read_pem(const std::string& path, const char* content, std::string& text) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return std::strerror(errno);
-    // It can be opened, and reading it is an exception.
-    std::error_code bad;
-    if (std::filesystem::is_directory(path, bad)) return std::strerror(EISDIR);
-    text.assign(std::istreambuf_iterator<char>(file), {});
-    if (text.empty()) return "is empty";
-    const std::size_t begin = text.find("-----BEGIN ");
-    const std::string line =
-        begin == std::string::npos ? "" : text.substr(begin, text.find('\n', begin) - begin);
-    return line.find(content) == std::string::npos
-               ? "has no " + std::string(content) + " in PEM (-----BEGIN ...)"
-               : "";
 }
 
 // A member without a leader would otherwise keep a stream open and say nothing.
@@ -205,11 +185,12 @@ std::shared_ptr<grpc::ChannelCredentials> tls_of(const EtcdOptions& options, Err
                  {"cluster.tls_cert", options.tls_cert, "CERTIFICATE", tls.pem_cert_chain},
                  {"cluster.tls_key", options.tls_key, "PRIVATE KEY", tls.pem_private_key}};
     for (const auto& file : files) {
-        const std::string why = read_pem(file.path, file.content, file.text);
-        if (why.empty()) continue;
-        error = explain({Errc::kInvalid, 0, "etcd"}, "%s: \"%s\": %s", file.key, file.path.c_str(),
-                        why.c_str());
-        return nullptr;
+        auto read = read_pem(file.key, file.path, file.content);
+        if (!read.ok()) {
+            error = read.error();
+            return nullptr;
+        }
+        file.text = std::move(read).value();
     }
     return grpc::SslCredentials(tls);
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "fabricd/peer/guest_link.hpp"
+#include "fabricd/peer/guest_pool.hpp"
 #include "fabricd/peer/guest_process.hpp"
 #include "fabricd/pool/books.hpp"
 #include "fabricd/server/admission.hpp"
@@ -51,14 +52,6 @@ constexpr int kMessagesPerTurn = 16;  // of one client, before the others have t
 constexpr int kHandshakes = 64;       // connections beyond the sessions: on their way in or out
 constexpr Duration kTick = std::chrono::seconds(1);
 constexpr Duration kEndWithin = std::chrono::seconds(5);  // of processes that were killed
-
-/// The pool, as this host reaches it.
-struct PoolMemory {
-    fabricshm::DaxDevices devices;
-    fabricshm::Stripes stripes;
-    std::array<std::uint8_t, 16> uuid{};
-    Bytes capacity = 0;
-};
 
 }  // namespace
 
@@ -98,7 +91,7 @@ struct GuestDaemon::Impl {
     bool is_up = false;
     std::atomic<bool> is_draining{false};
     std::atomic<Bytes> used{0};  // of the pool, as its owner said last
-    TimePoint next_tick = Clock::now();
+    const TimePoint started = Clock::now();
 
     mutable std::mutex mutex;  // of what follows; written by the control thread alone
     std::shared_ptr<GuestLink> link;
@@ -227,8 +220,12 @@ void GuestDaemon::Impl::take(UnixSocket socket) {
         return strangers->send_away(std::move(socket), peer.uid,
                                     {Errc::kBusy, 0, "fabricd is draining"}, Clock::now());
     }
-    // The library tries again, as while any daemon is away.
-    if (!is_up || !places->has_room(peer.uid)) return closer.close(peer.uid, socket.release());
+    // The library tries again, as while any daemon is away, and has the reason when it gives up.
+    if (!is_up) {
+        const Error away = owner_is_away(options.owner, trouble);  // by this thread alone
+        return strangers->send_away(std::move(socket), peer.uid, away, Clock::now());
+    }
+    if (!places->has_room(peer.uid)) return closer.close(peer.uid, socket.release());
     const ConnectionId id = ++last;
     Outbox::bound_unread(socket);
     const auto watched =
@@ -606,6 +603,7 @@ void GuestDaemon::Impl::went_down(const std::string& why) {
 
 Result<void> GuestDaemon::Impl::serve() {
     FABRIC_TRY(accepting, loop->add(listener->get(), EPOLLIN, [this](std::uint32_t) { accept(); }));
+    TimePoint next_tick = started;
     while (!loop->stopping()) {
         FABRIC_TRY_VOID(loop->turn(std::min(next_tick, strangers->next_deadline())));
         const TimePoint now = Clock::now();
@@ -684,6 +682,7 @@ bool GuestDaemon::is_empty() const {
 Snapshot GuestDaemon::snapshot() const {
     Snapshot all;
     all.draining = impl_->is_draining;
+    all.uptime_ms = (Clock::now() - impl_->started) / std::chrono::milliseconds(1);
     all.pool.backend = "dax";
     all.pool.description = "the pool of " + impl_->options.owner + " on " +
                            impl_->pool.devices.names() + ", as its guest";

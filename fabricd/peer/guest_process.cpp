@@ -81,6 +81,13 @@ void forget_arena(GuestProcesses& processes, std::uint64_t session, ArenaId aren
                   [=](const OpenRange& range) { return range.arena == arena; });
 }
 
+fabricshm::Error owner_is_away(const std::string& owner, const std::string& why) {
+    return fabricshm::explain({fabricshm::Errc::kDaemon, 0, "attach"},
+                              "fabricd of this host is there, but the owner of its pool, %s "
+                              "(pool.owner), does not serve it: %s",
+                              owner.c_str(), why.c_str());
+}
+
 void add_to(Snapshot& all, const GuestProcesses& processes) {
     for (const auto& [session, process] : processes) {
         SessionView view;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "fabricd/pool/books.hpp"
@@ -49,6 +50,9 @@ std::vector<fabricshm::Fd> kill_all(const GuestProcesses& processes, std::set<Op
 /// taken away.
 std::set<OpenRange> ranges_before(GuestProcesses& processes, std::uint64_t session,
                                   const fabricshm::proto::Message& request);
+
+/// What clients of a guest hear whose owner does not serve it: their own daemon is there.
+fabricshm::Error owner_is_away(const std::string& owner, const std::string& why);
 
 /// The session that a goodbye without a hello names, said by process `pid`; 0: none of that
 /// process's.

@@ -4,27 +4,17 @@
 
 #include <atomic>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 
+#include "fabricd/net/tls_files.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
-using fabricshm::Errc;
-using fabricshm::explain;
 using fabricshm::Result;
 
 namespace {
-
-Result<std::string> text_of(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    std::string text(std::istreambuf_iterator<char>(file), {});
-    if (file && !text.empty()) return text;
-    return explain({Errc::kNotFound, 0, "read certificate"}, "%s can't be read", path.c_str());
-}
 
 // On any thread of gRPC.
 void log_line_of_grpc(gpr_log_func_args* line) {
@@ -66,10 +56,10 @@ Result<std::shared_ptr<grpc::ServerCredentials>> peer_server_credentials(const P
     // A guest without a certificate of the authority is refused before it says anything.
     grpc::SslServerCredentialsOptions options(
         GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    FABRIC_TRY(options.pem_root_certs, text_of(files.ca));
+    FABRIC_TRY(options.pem_root_certs, read_pem("cluster.tls_ca", files.ca, "CERTIFICATE"));
     grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-    FABRIC_TRY(pair.private_key, text_of(files.key));
-    FABRIC_TRY(pair.cert_chain, text_of(files.cert));
+    FABRIC_TRY(pair.private_key, read_pem("cluster.tls_key", files.key, "PRIVATE KEY"));
+    FABRIC_TRY(pair.cert_chain, read_pem("cluster.tls_cert", files.cert, "CERTIFICATE"));
     options.pem_key_cert_pairs.push_back(std::move(pair));
     return grpc::SslServerCredentials(options);
 }
@@ -78,9 +68,9 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> peer_channel_credentials(
     const std::string& address, const PeerFiles& files) {
     if (is_unix_address(address)) return grpc::InsecureChannelCredentials();
     grpc::SslCredentialsOptions options;
-    FABRIC_TRY(options.pem_root_certs, text_of(files.ca));
-    FABRIC_TRY(options.pem_private_key, text_of(files.key));
-    FABRIC_TRY(options.pem_cert_chain, text_of(files.cert));
+    FABRIC_TRY(options.pem_root_certs, read_pem("cluster.tls_ca", files.ca, "CERTIFICATE"));
+    FABRIC_TRY(options.pem_private_key, read_pem("cluster.tls_key", files.key, "PRIVATE KEY"));
+    FABRIC_TRY(options.pem_cert_chain, read_pem("cluster.tls_cert", files.cert, "CERTIFICATE"));
     return grpc::SslCredentials(options);
 }
 

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "fabricd/net/host_record.hpp"
+#include "fabricd/peer/peer_certificate.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/messages.hpp"
@@ -241,12 +242,17 @@ bool GuestCall::write_packets(std::uint64_t connection) {
 bool is_authenticated(const grpc::ServerContext& context, const std::string& host) {
     const auto auth = context.auth_context();
     if (auth == nullptr || !auth->IsPeerAuthenticated()) return false;
-    for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
+    const auto values = [&auth](const char* property, std::vector<std::string>& into) {
         for (const grpc::string_ref& name : auth->FindPropertyValues(property)) {
-            if (std::string_view(name.data(), name.size()) == host) return true;
+            into.emplace_back(name.data(), name.size());
         }
-    }
-    return false;
+    };
+    CertificateNames names;
+    names.has_alternatives = !auth->FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME).empty();
+    values(GRPC_PEER_DNS_PROPERTY_NAME, names.hosts);
+    values(GRPC_PEER_IP_PROPERTY_NAME, names.hosts);
+    values(GRPC_X509_CN_PROPERTY_NAME, names.common_names);
+    return has_name(names, host);
 }
 
 class PeerService final : public peer::v1::Peer::Service {

@@ -439,7 +439,8 @@ void Arenas::drop_if_unused(ArenaId id, Effects& out) {
     const Arena* arena = books_.find_arena(id);
     if (arena == nullptr || !arena->sessions.empty()) return;
     // While the backend works on it nothing is dropped; its answer brings us here again.
-    const bool at_work = arena->adopting || arena->growing || arena->copying != 0;
+    const bool releases = arena->published && arena->published->elastic.releasing != 0;
+    const bool at_work = arena->adopting || arena->growing || releases || arena->copying != 0;
     if (arena->state == ArenaState::kMaking || at_work) return;
     // Nor while a shard of another arena has a copy here: its readers are waited for.
     const bool lodges = !books_.shards.empty() &&
@@ -572,6 +573,11 @@ Result<void> Arenas::restore(const ArenaImage& image) {
         take_lost(arena, lost.offset, lost.bytes);
     }
     return {};
+}
+
+// Their pages exist, whenever their sessions come back: nothing else may be granted in their place.
+void Arenas::expect_all() {
+    for (const auto& [id, arena] : books_.arenas) work_.expect(id, arena.committed);
 }
 
 Result<void> Arenas::write(const Arena& arena, JournalSink& sink) const {

@@ -87,6 +87,8 @@ class Arenas {
 
     /// kCorrupt when the journal contradicts itself.
     Result<void> restore(const ArenaImage& image);
+    /// Once all of them are restored: their bytes count as used of the pool.
+    void expect_all();
     Result<void> write(const Arena& arena, JournalSink& sink) const;
 
   private:

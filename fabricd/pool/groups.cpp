@@ -40,6 +40,12 @@ const Group* successor_of(const Arena& arena, GroupId id) {
     return nullptr;
 }
 
+// The group is not in its way when it joins the next one of that name: the leaving of others may be
+// on its way still, as after a restart of the daemon.
+bool has_left(const Group& group, SessionId session) {
+    return group.has(session) && group.live_ranks_of(session) == 0;
+}
+
 }  // namespace
 
 Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& request,
@@ -50,7 +56,7 @@ Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& r
     // Before the name is checked: to the daemon a complete group is in the way of a new one; to a
     // session that asks again it is the answer.
     if (answer_again(*arena, ticket, request, out)) return std::optional<WaitKey>{};
-    FABRIC_TRY_VOID(check_name(*arena, name));
+    FABRIC_TRY_VOID(check_name(*arena, name, ticket.session));
 
     const WaitKey key{WaitKind::kJoin, arena->id, name, GroupId::kNone};
     FABRIC_TRY_VOID(check_forming(key, request));
@@ -59,7 +65,14 @@ Result<std::optional<WaitKey>> Groups::join(Ticket ticket, const proto::Group& r
     FABRIC_TRY_VOID(add_wait(books_, {ticket, deadline, key, proto::Type::kGroupJoin, request.rank,
                                       request.world, 0, now}));
     const auto joined = static_cast<int>(books_.waits.with_key(key).size());
-    return joined < request.world ? std::nullopt : std::optional(key);
+    if (joined < request.world) return std::optional<WaitKey>{};
+    const auto is_free = check_name(*arena, name);
+    if (is_free.ok()) return std::optional(key);
+    // Those that had left it waited for others than these to leave it, too.
+    for (const WaitId id : books_.waits.with_key(key)) {
+        fail_wait(books_, id, is_free.error(), out);
+    }
+    return std::optional<WaitKey>{};
 }
 
 void Groups::form(const WaitKey& key, Effects& out) {
@@ -77,13 +90,15 @@ void Groups::form(const WaitKey& key, Effects& out) {
     form_group(books_.arena(key.arena), key.name, by_rank, GroupId::kNone, out);
 }
 
-Result<void> Groups::check_name(const Arena& arena, const std::string& name) const {
+Result<void> Groups::check_name(const Arena& arena, const std::string& name,
+                                std::optional<SessionId> joins) const {
     const auto named = arena.group_names.find(name);
     if (named != arena.group_names.end()) {
         const Group& group = arena.groups.at(named->second);
         // A broken group keeps its members and its memory, but not its name: a restarted job may
         // meet again before the last survivor of the old one is gone.
-        const bool in_the_way = !group.shrunk && !group.broken();
+        const bool ends = joins && has_left(group, *joins);
+        const bool in_the_way = !group.shrunk && !group.broken() && !ends;
         if (in_the_way) {
             return fabricshm::explain({Errc::kExists, 0, "the group is complete"},
                                       "group '%s' of arena '%s' is complete: its ranks leave it "

@@ -73,7 +73,8 @@ class Groups {
     Result<void> restore(const ArenaImage& image, Arena& arena);
 
   private:
-    Result<void> check_name(const Arena& arena, const std::string& name) const;
+    Result<void> check_name(const Arena& arena, const std::string& name,
+                            std::optional<SessionId> joins = std::nullopt) const;
     Result<void> check_forming(const WaitKey& key, const fabricshm::proto::Group& request) const;
     bool answer_again(const Arena& arena, Ticket ticket, const fabricshm::proto::Group& request,
                       Effects& out);

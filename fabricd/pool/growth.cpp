@@ -63,6 +63,14 @@ std::optional<Bytes> Growth::needed(const Arena& arena, Bytes bytes) const {
     return std::min(whole_steps, arena.bytes);
 }
 
+Bytes Growth::need_of(const Arena& arena) const {
+    Bytes most = 0;
+    for (const Parked& parked : arena.parked) {
+        most = std::max(most, needed(arena, parked.bytes).value_or(0));
+    }
+    return most;
+}
+
 // Of those that can stand in the way the one that does: the arena's own end, the quota of its user,
 // and the pool, which has just refused to grow it.
 Error Growth::no_room(const char* step, const Arena& arena, Bytes bytes) const {

@@ -50,6 +50,7 @@ struct Replay::Player {
     bool session_ended(const JournalContents::Entry& entry);
     bool arena_made(const JournalContents::Entry& entry);
     bool arena_grown(const JournalContents::Entry& entry);
+    bool arena_shrunk(const JournalContents::Entry& entry);
     bool arena_gone(const JournalContents::Entry& entry);
     bool arena_joined(const JournalContents::Entry& entry);
     bool arena_left(const JournalContents::Entry& entry);
@@ -147,6 +148,17 @@ bool Replay::Player::arena_grown(const JournalContents::Entry& entry) {
     // Committed bytes stay so.
     if (grown.committed && record.committed < *grown.committed) return false;
     grown.committed = record.committed;
+    return true;
+}
+
+bool Replay::Player::arena_shrunk(const JournalContents::Entry& entry) {
+    ArenaShrunkRecord record;
+    if (!read(entry, &record) || arena(record.arena) == nullptr) return false;
+    ArenaImage& shrunk = *arena(record.arena);
+    if (!shrunk.published) return false;
+    const Bytes before = shrunk.committed.value_or(shrunk.record.bytes);
+    if (record.committed >= before || !is_whole(record.committed)) return false;
+    shrunk.committed = record.committed;
     return true;
 }
 
@@ -337,6 +349,8 @@ bool Replay::Player::dispatch(const JournalContents::Entry& entry) {
             return arena_made(entry);
         case RecordType::kArenaGrown:
             return arena_grown(entry);
+        case RecordType::kArenaShrunk:
+            return arena_shrunk(entry);
         case RecordType::kArenaGone:
             return arena_gone(entry);
         case RecordType::kArenaJoined:

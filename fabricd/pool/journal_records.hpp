@@ -39,6 +39,7 @@ enum class RecordType : std::uint16_t {
     kArenaPublished = 22,
     kPinPage = 23,
     kPinPageGone = 24,
+    kArenaShrunk = 25,
 };
 
 /// First in the file and nowhere else. `magic` distinguishes a journal from any other file,
@@ -108,6 +109,13 @@ struct ArenaRecord {
 /// The arena's first `committed` bytes have pages; without such a record all of them have.
 struct ArenaGrownRecord {
     static constexpr RecordType kType = RecordType::kArenaGrown;
+    std::uint64_t arena;
+    std::uint64_t committed;
+};
+
+/// Of a published arena without regions: no more than its first `committed` bytes have pages.
+struct ArenaShrunkRecord {
+    static constexpr RecordType kType = RecordType::kArenaShrunk;
     std::uint64_t arena;
     std::uint64_t committed;
 };

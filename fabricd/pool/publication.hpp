@@ -8,6 +8,7 @@
 
 #include "fabricd/pool/file_identity.hpp"
 #include "fabricd/pool/ids.hpp"
+#include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
 
 namespace fabricd {
@@ -24,6 +25,14 @@ struct PinPageEntry {
     bool is_orphan = false;  // its session is over, its process may not be
 };
 
+/// How much of an arena its maker is to keep: elastic.hpp.
+struct ElasticState {
+    std::uint32_t serial = 0;        // of the newest target
+    fabricshm::Bytes target = 0;     // at most what is committed
+    fabricshm::Bytes releasing = 0;  // pages that go back now, and count until they are gone
+    fabricshm::Bytes quota = 0;      // of the control loop; 0: all of the arena
+};
+
 /// Plain data, as Arena, of which it is a part.
 struct Publication {
     std::string readers;                 // as the maker gave them
@@ -34,6 +43,7 @@ struct Publication {
     std::int32_t maker_pid = 0;                   // of either
     bool withdrawn = false;                       // no session subscribes any more
     std::map<std::uint64_t, PinPageEntry> pages;  // by number
+    ElasticState elastic;
     fabricshm::Fd read_only;  // what readers get; empty: what all get (a device)
 
     /// The number of the session's page; 0: it has none.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 RegionAllocator::RegionAllocator(Bytes bytes) : total_(bytes / kUnit * kUnit), free_(total_) {
@@ -88,6 +90,12 @@ void RegionAllocator::extend(Bytes bytes) {
     if (more <= before) return;
     total_ = more;
     release(before, more - before);
+}
+
+void RegionAllocator::truncate(Bytes bytes) {
+    FABRIC_CHECK(bytes % kUnit == 0 && bytes < total_ && bytes_free_at_end() >= total_ - bytes);
+    cut(std::prev(holes_.end()), bytes, total_ - bytes);
+    total_ = bytes;
 }
 
 Bytes RegionAllocator::bytes_free_at_end() const noexcept {

@@ -43,6 +43,9 @@ class RegionAllocator {
     /// [bytes_total(), bytes), rounded down to units, is free from now on.
     void extend(Bytes bytes);
 
+    /// [bytes, bytes_total()) is no more. All of it is free.
+    void truncate(Bytes bytes);
+
     Bytes bytes_total() const noexcept { return total_; }
     /// Of them, how many at the end are free.
     Bytes bytes_free_at_end() const noexcept;

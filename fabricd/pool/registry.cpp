@@ -31,7 +31,8 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       quotas_(books_, journal_),
       room_waits_({books_, regions_, arenas_, *parts.work}),
       slice_left_(limits.freed_at_once),
-      pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }) {
+      pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }),
+      elastic(books_, journal_, *parts.memory, *parts.work, !parts.commits_whole) {
     books_.caches_apart = parts.caches_apart;
 }
 
@@ -140,11 +141,18 @@ Result<bool> Registry::close_arena(Ticket ticket, ArenaId arena) {
 
 void Registry::arena_made(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
     if (room_waits_.makes_again(arena, piece)) return;
-    act([&](Effects& out) { arenas_.made(arena, std::move(piece), out); });
+    if (elastic.waits_for_room(arena, piece)) return;
+    act([&](Effects& out) {
+        arenas_.made(arena, std::move(piece), out);
+        elastic.settle(arena, true);
+    });
 }
 
 void Registry::arena_adopted(ArenaId arena, Result<fabricshm::PoolPiece> piece) {
-    act([&](Effects& out) { arenas_.adopted(arena, std::move(piece), out); });
+    act([&](Effects& out) {
+        arenas_.adopted(arena, std::move(piece), out);
+        elastic.settle(arena, false);
+    });
 }
 
 bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
@@ -162,7 +170,10 @@ bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
 void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     Arena* const grown = books_.find_arena(id);
     if (grown == nullptr) return;
+    if (act([&](Effects& out) { return elastic.shrunk(*grown, to, done, out); })) return;
+    if (elastic.waits_for_room(*grown, to, growth_.need_of(*grown), done)) return;
     const Result<void> outcome = growth_.finish(*grown, to, done);
+    if (outcome.ok()) elastic.grown(*grown);
     for (Parked& parked : std::exchange(grown->parked, {})) {
         Arena* const still = books_.find_arena(id);
         const bool may_wait = outcome.ok() && still != nullptr;
@@ -276,6 +287,7 @@ Result<QuotaState> Registry::set_quota(const QuotaOrder& order, TimePoint now) {
 }
 
 Result<void> Registry::shift_quotas(std::vector<QuotaShift> shifts, TimePoint now) {
+    if (Elastic::is_about_caches(shifts)) return elastic.shift(shifts);
     return act([&](Effects&) { return quotas_.shift(std::move(shifts), now); });
 }
 
@@ -326,6 +338,7 @@ std::vector<SessionId> Registry::expire(TimePoint now) {
         shards_.sweep_due(now, out);
     });
     act([&](Effects& out) { room_waits_.serve_some(out); });
+    elastic.poll(now);
     // Last: what that led to may have met a copy that is still read.
     shards_.set_next_look(now);
     return ended;
@@ -356,7 +369,7 @@ TimePoint Registry::next_deadline() const {
     if (goes_on) return TimePoint::min();
     const TimePoint lost = books_.lost.empty() ? TimePoint::max() : books_.lost.begin()->first;
     return std::min({books_.waits.next_deadline(), lost, arenas_.away_until(), shards_.next_look(),
-                     quotas_.next_deadline()});
+                     quotas_.next_deadline(), elastic.next_poll()});
 }
 
 // ---- The journal ----------------------------------------------------------------------------
@@ -376,6 +389,8 @@ Result<void> Registry::restore(const PoolImage& image, TimePoint now, Duration g
         fabricshm::log(fabricshm::LogLevel::kError, "journal: %s", wrong.front().c_str());
         return kContradiction;
     }
+    // Not before: a registry that is thrown away leaves nothing in the pool's account.
+    arenas_.expect_all();
     // Before any session can resume: what was begun is finished.
     for (const SessionId id : image.ending) {
         end_session(id, "its end had begun before the restart", SessionEnd::kMayLive);

@@ -17,6 +17,7 @@
 #include "fabricd/pool/books.hpp"
 #include "fabricd/pool/cached_grants.hpp"
 #include "fabricd/pool/effects.hpp"
+#include "fabricd/pool/elastic.hpp"
 #include "fabricd/pool/groups.hpp"
 #include "fabricd/pool/growth.hpp"
 #include "fabricd/pool/image.hpp"
@@ -154,6 +155,7 @@ class Registry {
     bool park(SessionId session, ArenaId arena, Bytes bytes, bool owned,
               const std::function<void()>& serve);
 
+    /// Of a growth, or of pages that went back: the end of the oldest that is under way.
     void arena_grown(ArenaId arena, Bytes to, const Result<void>& done);
 
     /// The answer to a request that was parked.
@@ -232,6 +234,7 @@ class Registry {
     /// Shifts quota between devices, all of it in one go or nothing: their sum is never above what
     /// it was, and nothing is left to wait for. kNotFound, kInvalid: as above, or more than there
     /// is; kBusy: a quota is not what it was, or one that gives uses more than it is to keep.
+    /// Of "cache:ARENA" what caches may have: see Elastic.
     Result<void> shift_quotas(std::vector<QuotaShift> shifts, TimePoint now);
 
     /// What a session of that device and user may hold, for it to know. Its serial is 0.
@@ -258,14 +261,21 @@ class Registry {
     std::uint64_t daemon_epoch() const noexcept { return books_.daemon_epoch; }
 
     /// Sessions, arenas, regions and groups; the caller fills in the pool and the uptime.
-    Snapshot snapshot(TimePoint now) const { return fabricd::snapshot(books_, now); }
+    Snapshot snapshot(TimePoint now) const {
+        Snapshot all = fabricd::snapshot(books_, now);
+        elastic.add_to(all);
+        return all;
+    }
     /// The same in pieces of about `most` objects each: true when it is all there. What lives all
     /// the while is in it once; totals and devices are of the first piece.
     bool look_on(SnapshotWalk& walk, int most, TimePoint now) const {
+        if (walk.stage == SnapshotWalk::Stage::kBegin) elastic.add_to(walk.all);
         return fabricd::look_on(books_, walk, most, now);
     }
     Places places(const std::vector<ShardId>& wanted, TimePoint now) const {  // that there are
-        return fabricd::places(books_, wanted, now);
+        Places all = fabricd::places(books_, wanted, now);
+        elastic.add_to(all);
+        return all;
     }
     /// Which ranks wait for which, the longest wait first: of what sessions say (tamed, see
     /// wait_record.hpp) that for which the registry confirms group and rank, and of groups that are
@@ -319,8 +329,9 @@ class Registry {
     std::vector<Answer> unwritten_;  // see answer_when_written()
 
   public:
-    /// What concerns published arenas.
+    /// What concerns published arenas, and those that give memory back.
     PinRequests pins;
+    Elastic elastic;
 };
 
 }  // namespace fabricd

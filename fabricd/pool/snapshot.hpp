@@ -70,7 +70,7 @@ struct QuotaOrder {
 
 /// One of the quotas that change together: what one gives another one takes.
 struct QuotaShift {
-    std::string device;
+    std::string device;              // or "cache:ARENA"
     std::uint64_t before_bytes = 0;  // what it was when that was decided
     std::uint64_t after_bytes = 0;
 };
@@ -176,6 +176,32 @@ struct PoolView {
     std::string machine;  // the emulated one; "": none
 };
 
+/// A published arena that gives memory back when others need it. From `used_bytes` on its maker's
+/// own words.
+struct CacheView {
+    std::uint64_t arena_id = 0;
+    std::string name;                   // the arena's
+    std::uint64_t bytes = 0;            // that it may have at most
+    std::uint64_t bytes_committed = 0;  // that it has
+    std::uint64_t quota_bytes = 0;      // that the control loop lets it have
+    std::uint64_t target_bytes = 0;     // that it is asked to keep to
+    std::uint64_t floor_bytes = 0;      // that it keeps
+    std::uint64_t bytes_used = 0;
+    std::uint64_t readers = 0;
+    std::uint64_t hits = 0;
+    std::uint64_t misses = 0;
+    std::int64_t stall_ns = 0;               // that readers waited, all of them together
+    std::uint64_t bytes_refetched = 0;       // that were fetched again after they had left
+    std::uint64_t bytes_refetched_near = 0;  // of them: would be there with a quarter more memory
+};
+
+/// Bytes of the pool that requests had to wait for caches to give, and that were refused all the
+/// same. Only rise.
+struct PoolDemand {
+    std::uint64_t waited = 0;
+    std::uint64_t refused = 0;
+};
+
 /// How many there are, without a look at each.
 struct SnapshotTotals {
     std::uint64_t sessions = 0;
@@ -209,6 +235,8 @@ struct Snapshot {
     std::vector<GroupView> groups;
     std::vector<DeviceView> devices;
     std::vector<ShardView> shards;
+    std::vector<CacheView> caches;
+    PoolDemand demand;
     SnapshotTotals totals = {};
 };
 
@@ -216,6 +244,9 @@ struct Snapshot {
 struct Places {
     std::vector<DeviceView> devices;
     std::vector<ShardView> shards;
+    std::vector<CacheView> caches;
+    PoolDemand demand;
+    PoolView pool;
 };
 
 }  // namespace fabricd

@@ -15,6 +15,10 @@
 #define FABRIC_ARENA_FIELDS(F, L) \
     F(id) F(name) F(uid) F(bytes) F(bytes_committed) F(bytes_used) F(bytes_quarantined) \
     F(sessions) L(session_ids)
+#define FABRIC_CACHE_FIELDS(F, L) \
+    F(arena_id) F(name) F(bytes) F(bytes_committed) F(quota_bytes) F(target_bytes) \
+    F(floor_bytes) F(bytes_used) F(readers) F(hits) F(misses) F(stall_ns) F(bytes_refetched) \
+    F(bytes_refetched_near)
 #define FABRIC_REGION_FIELDS(F, L) \
     F(arena_id) F(id) F(generation) F(offset) F(bytes) F(owner_session) F(tensor_name) F(state)
 #define FABRIC_SESSION_FIELDS(F, L) \
@@ -61,6 +65,7 @@ consteval std::size_t fields_of() {
 #define FABRIC_ROWS(list) (0 list(FABRIC_COUNT_ONE, FABRIC_COUNT_ONE))
 static_assert(fields_of<PoolView>() == FABRIC_ROWS(FABRIC_POOL_FIELDS));
 static_assert(fields_of<ArenaView>() == FABRIC_ROWS(FABRIC_ARENA_FIELDS));
+static_assert(fields_of<CacheView>() == FABRIC_ROWS(FABRIC_CACHE_FIELDS));
 static_assert(fields_of<RegionView>() == FABRIC_ROWS(FABRIC_REGION_FIELDS));
 static_assert(fields_of<SessionView>() == FABRIC_ROWS(FABRIC_SESSION_FIELDS));
 static_assert(fields_of<GroupView>() == FABRIC_ROWS(FABRIC_GROUP_FIELDS));

@@ -35,8 +35,8 @@ void close_waits(Books& books, SessionId session, ArenaId arena, Effects& out) {
 
 namespace {
 
-// Of a group that its ranks shrink: the live ones that have not asked.
-std::string missing_ranks(const Books& books, const WaitKey& key) {
+// Of a group that its ranks shrink: the live ones that have not asked, and the first of them.
+std::string missing_ranks(const Books& books, const WaitKey& key, int& first) {
     const Arena* arena = books.find_arena(key.arena);
     if (arena == nullptr) return "";
     const auto found = arena->groups.find(key.group);
@@ -49,6 +49,7 @@ std::string missing_ranks(const Books& books, const WaitKey& key) {
         const Member& member = group.members[static_cast<std::size_t>(rank)];
         if (member.state != MemberState::kLive || asked.count(rank) != 0) continue;
         const Session* session = books.find_session(member.session);
+        if (ranks.empty()) first = rank;
         ranks += (ranks.empty() ? "rank " : ", ") + std::to_string(rank);
         if (session != nullptr) ranks += " (pid " + std::to_string(session->peer.pid) + ")";
     }
@@ -62,11 +63,13 @@ void expire_wait(Books& books, WaitId id, Effects& out) {
     // One survivor's grace ends the attempt for all: a group of the others would be a surprise
     // to the one that gave up, which is alive and may still use the old buffers.
     const WaitKey key = wait.key;
-    const std::string missing = missing_ranks(books, key);
+    int first = 0;
+    const std::string missing = missing_ranks(books, key, first);
+    const Error named{Errc::kTimeout, first, "wait"};
     for (const WaitId other : books.waits.with_key(key)) {
         fail_wait(books, other,
                   missing.empty() ? late
-                                  : fabricshm::explain(late, "%s did not ask to shrink the group",
+                                  : fabricshm::explain(named, "%s did not ask to shrink the group",
                                                        missing.c_str()),
                   out);
     }

@@ -69,6 +69,7 @@ FABRIC_CODEC(LateRank, admin::v1::LateRank, FABRIC_LATE_RANK_FIELDS)
 
 FABRIC_CODEC(PoolView, admin::v1::Pool, FABRIC_POOL_FIELDS)
 FABRIC_CODEC(ArenaView, admin::v1::Arena, FABRIC_ARENA_FIELDS)
+FABRIC_CODEC(CacheView, admin::v1::Cache, FABRIC_CACHE_FIELDS)
 FABRIC_CODEC(RegionView, admin::v1::Region, FABRIC_REGION_FIELDS)
 FABRIC_CODEC(SessionView, admin::v1::Session, FABRIC_SESSION_FIELDS)
 FABRIC_CODEC(GroupView, admin::v1::Group, FABRIC_GROUP_FIELDS)
@@ -129,6 +130,7 @@ void pack_status(const Snapshot& snapshot, const DaemonFacts& facts,
     message.set_regions(snapshot.totals.regions);
     message.set_groups(snapshot.totals.groups);
     pack(snapshot.pool, *message.mutable_pool());
+    for (const CacheView& cache : snapshot.caches) pack(cache, *message.add_caches());
 }
 
 void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_regions,

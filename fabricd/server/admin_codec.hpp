@@ -26,6 +26,7 @@ struct DaemonFacts {
 /// serve that socket. Pure and thread-safe.
 void pack(const PoolView& view, admin::v1::Pool& message);
 void pack(const ArenaView& view, admin::v1::Arena& message);
+void pack(const CacheView& view, admin::v1::Cache& message);
 void pack(const RegionView& view, admin::v1::Region& message);
 void pack(const SessionView& view, admin::v1::Session& message);
 void pack(const GroupView& view, admin::v1::Group& message);
@@ -41,6 +42,7 @@ void pack_watch(const Snapshot& snapshot, const DaemonFacts& facts, bool with_re
 
 PoolView unpack(const admin::v1::Pool& message);
 ArenaView unpack(const admin::v1::Arena& message);
+CacheView unpack(const admin::v1::Cache& message);
 RegionView unpack(const admin::v1::Region& message);
 SessionView unpack(const admin::v1::Session& message);
 GroupView unpack(const admin::v1::Group& message);

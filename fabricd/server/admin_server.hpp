@@ -10,10 +10,12 @@
 
 #include "fabricd/control/journal/decision.hpp"
 #include "fabricd/pool/snapshot.hpp"
+#include "fabricd/telemetry/job_trace.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "fabricd/vgpu/vgpu_view.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
 #include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
 
 namespace fabricd {
 
@@ -39,6 +41,10 @@ struct AdminHooks {
     std::function<std::optional<ShardView>(const std::string& name)> shard = {};
     /// Daemon::waiting().
     std::function<std::vector<WaitingView>()> waiting = {};
+    /// JobTraces::begin().
+    std::function<Result<std::unique_ptr<JobTrace>>(const std::string& job,
+                                                    fabricshm::Duration length)>
+        trace = nullptr;
     /// The newest lines of the log.
     std::function<std::vector<fabricshm::LogEvent>(std::size_t most)> events = nullptr;
     /// The decision `id`, or the newest `last` (0: all). Empty: there is no control loop.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "fabricd/net/host_record.hpp"
+#include "fabricd/server/admin_trace.hpp"
 #include "fabricd/server/decision_codec.hpp"
 #include "fabricd/server/host_codec.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -136,6 +138,46 @@ grpc::Status AdminService::Waiting(grpc::ServerContext*, const WaitingRequest*,
     return grpc::Status::OK;
 }
 
+grpc::Status AdminService::Trace(grpc::ServerContext* context, const TraceRequest* request,
+                                 grpc::ServerWriter<TraceReply>* writer) {
+    constexpr std::int64_t kMaxMs = 3'600'000;
+    if (!hooks_.trace) {
+        return {grpc::StatusCode::UNIMPLEMENTED,
+                "this daemon is a guest of another host's pool: ask the owner's for traces"};
+    }
+    if (request->length_ms() < 1 || request->length_ms() > kMaxMs) {
+        return {grpc::StatusCode::INVALID_ARGUMENT, "a trace takes 1 ms to 1 hour"};
+    }
+    const LongCall mine(long_calls_);
+    if (!mine.has_place()) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"};
+    const auto begun =
+        hooks_.trace(request->job(), std::chrono::milliseconds(request->length_ms()));
+    if (!begun.ok()) {
+        const auto code = begun.error().code;
+        if (code == fabricshm::Errc::kNotFound) {
+            return {grpc::StatusCode::NOT_FOUND, "no process of this host has an arena \"" +
+                                                     printable(request->job().substr(0, 100)) +
+                                                     "\" open (fabricctl arenas)"};
+        }
+        const bool busy = code == fabricshm::Errc::kBusy;
+        return {busy ? grpc::StatusCode::RESOURCE_EXHAUSTED : grpc::StatusCode::INTERNAL,
+                fabricshm::explanation_of(begun.error())};
+    }
+    StallWatch watch(kMaxTraceStall, [&] {
+        // Now and not behind the write, which may stand until its client goes on, or is gone: gRPC
+        // waits for bytes that a full socket has taken in part.
+        (*begun)->end();
+        log(LogLevel::kWarning, "trace of %s: its client took nothing for 5 s; it is over",
+            printable(request->job()).c_str());
+        context->TryCancel();
+    });
+    write_trace(
+        **begun,
+        [&](const TraceReply& reply) { return watch.watch([&] { return writer->Write(reply); }); },
+        [&](std::chrono::milliseconds length) { return pause(*context, length); });
+    return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Events(grpc::ServerContext*, const EventsRequest* request,
                                   EventsReply* reply) {
     if (!hooks_.events) return {grpc::StatusCode::UNIMPLEMENTED, "no events are kept"};
@@ -160,6 +202,14 @@ grpc::Status AdminService::Hosts(grpc::ServerContext*, const HostsRequest*, Host
 grpc::Status AdminService::FenceHost(grpc::ServerContext* context, const FenceHostRequest* request,
                                      FenceHostReply*) {
     if (!hooks_.fence_host) return {grpc::StatusCode::NOT_FOUND, "this daemon is in no cluster"};
+    if (!is_host_name(request->host())) {
+        const std::string text = "\"" + printable(request->host().substr(0, 100)) +
+                                 "\" is no name of a host: letters, digits, '.', '_' and '-', 63 "
+                                 "at most";
+        log(LogLevel::kWarning, "audit: hosts fence by %s: %s", caller_of(*context).c_str(),
+            text.c_str());
+        return {grpc::StatusCode::INVALID_ARGUMENT, text};
+    }
     const auto done = hooks_.fence_host(request->host());
     log(LogLevel::kWarning, "audit: %s is called fenced by %s: %s",
         printable(request->host()).c_str(), caller_of(*context).c_str(),

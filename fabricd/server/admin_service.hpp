@@ -73,6 +73,8 @@ class AdminService final : public admin::v1::Admin::Service {
                            admin::v1::DecisionsReply* reply) override;
     grpc::Status Waiting(grpc::ServerContext*, const admin::v1::WaitingRequest*,
                          admin::v1::WaitingReply* reply) override;
+    grpc::Status Trace(grpc::ServerContext* context, const admin::v1::TraceRequest* request,
+                       grpc::ServerWriter<admin::v1::TraceReply>* writer) override;
     grpc::Status Events(grpc::ServerContext*, const admin::v1::EventsRequest* request,
                         admin::v1::EventsReply* reply) override;
     grpc::Status Hosts(grpc::ServerContext*, const admin::v1::HostsRequest*,

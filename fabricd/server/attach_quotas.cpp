@@ -1,9 +1,11 @@
-// AttachServer: when it has to act next, and what sessions hear of their quotas.
-// docs/devices.md.
+// AttachServer: when it has to act next, and what sessions hear unasked: of their quotas, and that
+// they are traced. docs/devices.md, docs/tracing.md.
 
 #include <algorithm>
+#include <utility>
 
 #include "fabricd/server/attach_server.hpp"
+#include "libfabricshm/proto/codec.hpp"
 
 namespace fabricd {
 
@@ -23,6 +25,19 @@ void AttachServer::tell_quotas(TimePoint now) {
         [&](const PageOwner& owner) { return registry_.quotas_of(owner.device, owner.uid, now); });
     quotas_told_ = registry_.quotas().changes();
     quotas_due_ = fabricshm::deadline_after(now, kQuotasAgain);
+}
+
+bool AttachServer::trace(SessionId session, const fabricshm::proto::Trace& trace,
+                         fabricshm::Fd file) {
+    namespace proto = fabricshm::proto;
+    const auto process = processes_.find(session);
+    if (process == processes_.end() || process->second.connection == 0) return false;
+    const ConnectionId id = process->second.connection;
+    // Memory of this host means nothing to a process of another one.
+    if (connections_.at(id).peer.is_remote()) return false;
+    proto::Message news = proto::make_reply(proto::make_request(proto::Type::kTrace, 0));
+    news.trace = trace;
+    return send(id, {news, {}, std::move(file)});
 }
 
 TimePoint AttachServer::next_deadline() const {

@@ -108,7 +108,8 @@ AttachServer::~AttachServer() {
     closer_.close(::geteuid(), listener_.release());
 }
 
-Result<void> AttachServer::start() {
+Result<void> AttachServer::start(int links) {
+    links_ = links;
     // Before any client can say hello: a session whose process is gone must not be there to be
     // resumed.
     watch_restored();

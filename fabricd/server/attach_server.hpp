@@ -60,12 +60,10 @@ class AttachServer {
     AttachServer(const AttachServer&) = delete;
     AttachServer& operator=(const AttachServer&) = delete;
 
-    /// Sessions get this descriptor with those of arenas that have a link page; -1: none. It
-    /// outlives the server. Before start().
-    void share_links(int descriptor) noexcept { links_ = descriptor; }
-
-    /// Begins to accept, and to watch the processes of sessions known from the journal.
-    Result<void> start();
+    /// Begins to accept, and to watch the processes of sessions known from the journal. Sessions
+    /// get the descriptor `links`, which outlives the server, with those of arenas that have a link
+    /// page; -1: none.
+    Result<void> start(int links = -1);
 
     /// Sends what the registry has to say. After every call of the registry that is not ours.
     void deliver();
@@ -81,6 +79,10 @@ class AttachServer {
 
     /// Its process ended, or is given up; the connection goes as well.
     void end_session(SessionId session, const char* why, SessionEnd how = SessionEnd::kEnded);
+
+    /// The session's operations are traced from now on, into `file`; with 0 bytes and no file: not
+    /// any more. False when it has no connection now, or is of another host.
+    bool trace(SessionId session, const fabricshm::proto::Trace& trace, fabricshm::Fd file);
 
     const RequestStats& stats() const noexcept { return stats_; }
 
@@ -135,7 +137,7 @@ class AttachServer {
 
     EventLoop& loop_;
     Registry& registry_;
-    int links_ = -1;  // see share_links()
+    int links_ = -1;  // see start()
     SessionPages& pages_;
     fabricshm::Closer& closer_;
     Listener listener_;

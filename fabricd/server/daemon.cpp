@@ -402,14 +402,13 @@ Result<void> Daemon::Impl::share_links(const fabricshm::LinkImage& image) {
                fabricshm::Mapping::map(made.descriptor, 0, fabricshm::kLinkPageBytes, {}));
     fabricshm::format_links(page.data(), image);
     links = std::move(made.descriptor);
-    server->share_links(links.get());
     return {};
 }
 
 Result<void> Daemon::Impl::serve() {
     // Not before the control thread runs: its sockets and the registry are for this thread alone.
     // Accepting begins here and not in start(): the first hello wants an answer.
-    FABRIC_TRY_VOID(server->start());
+    FABRIC_TRY_VOID(server->start(links.get()));
     while (!loop->stopping()) {
         server->deliver();
         FABRIC_TRY_VOID(
@@ -650,21 +649,21 @@ Result<void> Daemon::shift_quotas(const std::vector<QuotaShift>& shifts) {
                          [&] { return impl_->registry->shift_quotas(shifts, Clock::now()); });
 }
 
-void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
-    impl_->answer("guest_client", [&] {
+void Daemon::on_server(const char* request, const std::function<void(AttachServer&)>& what) {
+    impl_->answer(request, [&] {
         if (!impl_->server) return false;
-        impl_->server->take(std::move(socket), peer);
+        what(*impl_->server);
+        impl_->server->deliver();
         return true;
     });
 }
 
+void Daemon::take_guest(fabricshm::UnixSocket socket, const Peer& peer) {
+    on_server("guest_client", [&](AttachServer& server) { server.take(std::move(socket), peer); });
+}
+
 void Daemon::on_guests(const char* request, const std::function<void(RemoteHosts&)>& what) {
-    impl_->answer(request, [&] {
-        if (!impl_->server) return false;
-        what(*impl_->remote);
-        impl_->server->deliver();
-        return true;
-    });
+    on_server(request, [&](AttachServer&) { what(*impl_->remote); });
 }
 
 Bytes Daemon::used_bytes() const {

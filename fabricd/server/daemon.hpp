@@ -30,6 +30,7 @@ using fabricshm::Bytes;
 using fabricshm::Duration;
 using fabricshm::Result;
 
+class AttachServer;
 class RemoteHosts;
 struct ClusterView;
 struct OpenRange;
@@ -138,8 +139,12 @@ class Daemon {
     /// Changes a quota; see Registry::set_quota(). Any thread but the control thread.
     Result<QuotaState> set_quota(const QuotaOrder& order);
 
-    /// Shifts quotas between devices; see Registry::shift_quotas(). As set_quota().
+    /// Shifts quotas of devices, or of caches; see Registry::shift_quotas(). As set_quota().
     Result<void> shift_quotas(const std::vector<QuotaShift>& shifts);
+
+    /// `what` with the sessions' connections, on the control thread; not called before run() and
+    /// after it. `request`: for the statistics. Any thread but that one.
+    void on_server(const char* request, const std::function<void(AttachServer&)>& what);
 
     // Of hosts that share the pool, for their daemons' sake; see RemoteHosts. Any thread but the
     // control thread.

@@ -47,6 +47,51 @@ void add_arenas(const Snapshot& snapshot, MetricsText& text) {
     }
 }
 
+// What caches say of themselves, and what they have: one service publishes one, as a rule.
+void add_caches(const Snapshot& snapshot, MetricsText& text) {
+    text.family("fabricd_pool_waited_bytes_total", MetricType::kCounter,
+                "Bytes that requests waited for while caches gave way.");
+    text.sample({}, snapshot.demand.waited);
+    text.family("fabricd_pool_waited_in_vain_bytes_total", MetricType::kCounter,
+                "Of them: refused when the time was over.");
+    text.sample({}, snapshot.demand.refused);
+    if (snapshot.caches.empty()) return;
+    using Figure = std::uint64_t (*)(const CacheView&);
+    const auto add = [&](const char* name, MetricType type, const char* help, Figure figure) {
+        text.family(name, type, help);
+        for (const CacheView& cache : snapshot.caches) {
+            text.sample({{"arena", std::to_string(cache.arena_id)}, {"name", cache.name}},
+                        figure(cache));
+        }
+    };
+    constexpr auto kGauge = MetricType::kGauge;
+    constexpr auto kCounter = MetricType::kCounter;
+    add("fabricd_cache_quota_bytes", kGauge, "What the cache may have of the pool.",
+        [](const CacheView& cache) { return cache.quota_bytes; });
+    add("fabricd_cache_target_bytes", kGauge, "What it is asked to keep to.",
+        [](const CacheView& cache) { return cache.target_bytes; });
+    add("fabricd_cache_floor_bytes", kGauge, "What it keeps whatever jobs need.",
+        [](const CacheView& cache) { return cache.floor_bytes; });
+    add("fabricd_cache_used_bytes", kGauge, "What is there, as the service says.",
+        [](const CacheView& cache) { return cache.bytes_used; });
+    add("fabricd_cache_readers", kGauge, "Processes that read it.",
+        [](const CacheView& cache) { return cache.readers; });
+    add("fabricd_cache_hits_total", kCounter, "Chunks that readers found there.",
+        [](const CacheView& cache) { return cache.hits; });
+    add("fabricd_cache_misses_total", kCounter, "Chunks that they waited for.",
+        [](const CacheView& cache) { return cache.misses; });
+    add("fabricd_cache_refetched_bytes_total", kCounter, "Fetched again after they had left.",
+        [](const CacheView& cache) { return cache.bytes_refetched; });
+    add("fabricd_cache_refetched_near_bytes_total", kCounter,
+        "Of them: a quarter more memory would still have had them.",
+        [](const CacheView& cache) { return cache.bytes_refetched_near; });
+    text.family("fabricd_cache_stall_seconds_total", kCounter, "That its readers waited together.");
+    for (const CacheView& cache : snapshot.caches) {
+        text.sample({{"arena", std::to_string(cache.arena_id)}, {"name", cache.name}},
+                    static_cast<double>(cache.stall_ns) * 1e-9);
+    }
+}
+
 }  // namespace
 
 std::string metrics_page(const Snapshot& snapshot, const Sample& sample) {
@@ -54,6 +99,7 @@ std::string metrics_page(const Snapshot& snapshot, const Sample& sample) {
     // For people that read the page; Prometheus takes any order.
     add_daemon(snapshot, text);
     add_arenas(snapshot, text);
+    add_caches(snapshot, text);
     add_sample_metrics(sample, text);
     return text.text();
 }

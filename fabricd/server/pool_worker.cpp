@@ -4,6 +4,8 @@
 #include <memory>
 #include <utility>
 
+#include "libfabricshm/base/check.hpp"
+
 namespace fabricd {
 
 PoolWorker::PoolWorker(fabricshm::PoolBackend& backend, Post post)
@@ -23,6 +25,12 @@ void PoolWorker::stop() noexcept {
     }
     changed_.notify_one();
     if (thread_.joinable()) thread_.join();
+}
+
+void PoolWorker::expect(ArenaId arena, Bytes committed) {
+    FABRIC_CHECK(!thread_.joinable());  // from then on the backend is the thread's
+    backend_.expect(raw(arena), committed);
+    count();
 }
 
 void PoolWorker::create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) {
@@ -54,6 +62,18 @@ void PoolWorker::adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
 
 void PoolWorker::grow(ArenaId arena, Bytes to, Bytes need) {
     enqueue(arena, {[=, this] { return grow_slice(arena, to, need); }, false, false});
+}
+
+void PoolWorker::shrink(ArenaId arena, Bytes to) {
+    // Quick, some 0.1 s/GiB: a request waits for it.
+    enqueue(arena, {[=, this] {
+                        const Result<void> done = backend_.shrink(raw(arena), to);
+                        if (done.ok()) committed_[arena] = std::min(committed_[arena], to);
+                        count();
+                        post_([=, this] { grown_(arena, to, done); });
+                        return true;
+                    },
+                    true, false});
 }
 
 void PoolWorker::destroy(ArenaId arena) noexcept {

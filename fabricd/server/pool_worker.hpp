@@ -38,10 +38,13 @@ class PoolWorker final : public PoolWork {
     /// Destroys what is still to be destroyed, makes nothing more, ends the thread. Idempotent.
     void stop() noexcept;
 
+    /// Before start(): at once, so that no client sees the pool without them.
+    void expect(ArenaId arena, Bytes committed) override;
     void create(ArenaId arena, const std::string& name, std::uint32_t uid, Bytes bytes) override;
     void adopt(ArenaId arena, Bytes bytes, Bytes uncommitted,
                fabricshm::PresentedFiles presented) override;
     void grow(ArenaId arena, Bytes to, Bytes need) override;
+    void shrink(ArenaId arena, Bytes to) override;
     void destroy(ArenaId arena) noexcept override;
     void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override;
 

@@ -199,6 +199,7 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
         case Type::kPinAdopt:
         case Type::kHosts:
         case Type::kSurvivors:
+        case Type::kTrace:
             break;
     }
     return proto::make_error_reply(request.header, {Errc::kInvalid, 0, "request"});

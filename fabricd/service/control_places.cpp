@@ -158,12 +158,52 @@ void PlaceSource::add_to(Window& window) {
         window.pool.devices.push_back(std::move(user));
         window.pool.most.push_back(static_cast<double>(device.spec.memory_bytes));
     }
+    add_caches(places, window);
     if (places.shards.empty()) {
         window.placement.nodes.clear();  // nothing to place, nothing to write down
         return;
     }
     add_bandwidth(places, window.placement);
     add_shards(places, window.placement);
+}
+
+// What makers say is their own word: a counter that fell starts again, and readers don't wait for
+// longer than there was time. What requests lacked is the daemon's own account.
+void PlaceSource::add_caches(const Places& places, Window& window) {
+    CacheRoomWindow& room = window.room;
+    const PoolDemand before = demand_.value_or(places.demand);
+    demand_ = places.demand;
+    if (places.caches.empty()) {
+        caches_.clear();
+        return;
+    }
+    room.length_s = window.length_s;
+    room.capacity = static_cast<double>(places.pool.capacity_bytes);
+    room.used = static_cast<double>(places.pool.used_bytes);
+    room.lacked = static_cast<double>(places.demand.waited - before.waited);
+    std::map<std::string, CacheView> seen;
+    for (const CacheView& cache : places.caches) {
+        const auto known = caches_.find(cache.name);
+        const CacheView& was = known != caches_.end() ? known->second : cache;
+        const auto rise = [](auto before, auto now) {
+            return static_cast<double>(now - std::min(before, now));
+        };
+        CacheWindow one;
+        one.name = cache.name;
+        one.size = static_cast<double>(cache.bytes);
+        one.quota = static_cast<double>(cache.quota_bytes);
+        one.committed = static_cast<double>(cache.bytes_committed);
+        one.floor = static_cast<double>(cache.floor_bytes);
+        one.readers = static_cast<double>(cache.readers);
+        one.stall_s = std::min(rise(was.stall_ns, cache.stall_ns) * 1e-9,
+                               window.length_s * std::max(one.readers, 1.0));
+        one.refetched = rise(was.bytes_refetched, cache.bytes_refetched);
+        one.near =
+            std::min(rise(was.bytes_refetched_near, cache.bytes_refetched_near), one.refetched);
+        seen[cache.name] = cache;
+        room.caches.push_back(std::move(one));
+    }
+    caches_ = std::move(seen);
 }
 
 void PlaceSource::add_bandwidth(const Places& places, PlacementWindow& placement) const {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -70,6 +71,7 @@ class PlaceSource {
     double denied_since(const DeviceView& device);
     void look_at_paths(const Sample& sample);
     void add_shards(const Places& places, PlacementWindow& placement) const;
+    void add_caches(const Places& places, Window& window);
     void add_bandwidth(const Places& places, PlacementWindow& placement) const;
 
     static constexpr std::chrono::seconds kMinQuiet{3};
@@ -81,6 +83,8 @@ class PlaceSource {
     std::int64_t quiet_ns_;    // a counter that did not change for so long stands still
     std::map<ReadKey, Reads> reads_;
     std::map<std::string, std::uint64_t> denied_;  // by device, until the last window
+    std::map<std::string, CacheView> caches_;      // likewise
+    std::optional<PoolDemand> demand_;             // likewise
     std::map<std::pair<std::string, std::string>, double> paths_;  // bytes/s, from and to a device
 };
 

@@ -130,6 +130,13 @@ fabricshm::Result<void> DaemonActuators::shift_pool_quotas(const PoolQuota& acti
     return host_.shift_quotas(shifts_of<QuotaShift>(action.changes));
 }
 
+fabricshm::Result<void> DaemonActuators::shift_cache_quotas(const CacheQuota& action) {
+    if (!host_.shift_quotas) return PageActuator::shift_cache_quotas(action);
+    auto shifts = shifts_of<QuotaShift>(action.changes);
+    for (QuotaShift& shift : shifts) shift.device = "cache:" + shift.device;
+    return host_.shift_quotas(shifts);
+}
+
 fabricshm::Result<void> DaemonActuators::set_compute_share(const std::string& user,
                                                            unsigned percent) {
     return limits_.set_share(user, percent);

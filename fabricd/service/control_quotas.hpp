@@ -53,6 +53,7 @@ class DaemonActuators : public PageActuator {
     fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node) override;
     fabricshm::Result<void> shift_quotas(const Quota& action) override;
     fabricshm::Result<void> shift_pool_quotas(const PoolQuota& action) override;
+    fabricshm::Result<void> shift_cache_quotas(const CacheQuota& action) override;
     fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent) override;
 
   private:

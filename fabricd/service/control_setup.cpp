@@ -37,8 +37,9 @@ bool may_move(const ControlConfig& config) {
 PlaceSource::Ask places_for(const ControlConfig& config, Daemon& daemon, ReadShards& reads) {
     const bool moves = may_move(config);
     const bool divides = has_word(config.actions, PoolQuota::kInfo.permission);
-    return [moves, divides, &daemon, &reads] {
-        if (!moves && !divides) return Places{};
+    const bool caches = has_word(config.actions, CacheQuota::kInfo.permission);
+    return [moves, divides, caches, &daemon, &reads] {
+        if (!moves && !divides && !caches) return Places{};
         Places places = daemon.places(moves ? reads.ids() : std::vector<ShardId>{});
         reads.keep_moving(places);
         return places;

@@ -16,11 +16,11 @@
 
 namespace fabricd {
 
-std::optional<JobRecord> JobRecords::find(std::uint32_t job) const {
+std::optional<SlurmJobRecord> JobRecords::find(std::uint32_t job) const {
     std::ifstream file(path_of(job));
     std::string line;
     if (!std::getline(file, line)) return std::nullopt;
-    JobRecord record{job};
+    SlurmJobRecord record{job};
     int has_ended = 0, length = 0;
     const int read = std::sscanf(line.c_str(), "fabric-job 1 %20" SCNu64 " %10" SCNu32 " %1d .%n",
                                  &record.bytes, &record.user, &has_ended, &length);
@@ -29,7 +29,7 @@ std::optional<JobRecord> JobRecords::find(std::uint32_t job) const {
     return record;
 }
 
-fabricshm::Result<void> JobRecords::write(const JobRecord& record) const {
+fabricshm::Result<void> JobRecords::write(const SlurmJobRecord& record) const {
     constexpr const char* kStep = "write record of a job";
     if (::mkdir(folder_.c_str(), 0700) != 0 && errno != EEXIST) {
         return fabricshm::error_of_disk(errno, kStep);
@@ -53,8 +53,8 @@ void JobRecords::erase(std::uint32_t job) const {
     ::unlink(path_of(job).c_str());
 }
 
-std::vector<JobRecord> JobRecords::ended(std::size_t limit) const {
-    std::vector<JobRecord> records;
+std::vector<SlurmJobRecord> JobRecords::ended(std::size_t limit) const {
+    std::vector<SlurmJobRecord> records;
     std::error_code bad;
     for (std::filesystem::directory_iterator file(folder_, bad), end; !bad && file != end;
          file.increment(bad)) {

@@ -120,7 +120,10 @@ std::string ask_daemon(std::vector<std::string> words, bool& is_away) {
     is_away = true;
     const PluginSettings& settings = plugin().settings;
     words.insert(words.begin(), settings.fabricctl);
-    words.insert(words.end(), {"--socket", admin_socket_of(settings)});
+    // Longer than this plugin waits for it: what is said of a daemon that hangs is said below.
+    const auto timeout = std::chrono::ceil<std::chrono::seconds>(settings.timeout).count() + 5;
+    words.insert(words.end(),
+                 {"--socket", admin_socket_of(settings), "--timeout", std::to_string(timeout)});
     const auto ended = run_bounded(words, settings.timeout);
     if (!ended.ok() && ended.error().code == Errc::kTimeout) {
         return "fabricd did not answer within " + fabricshm::format_duration(settings.timeout) +
@@ -142,7 +145,7 @@ std::uint32_t user_of(spank_t spank) {
     return user;
 }
 
-std::string release(const JobRecord& record, bool& is_away) {
+std::string release(const SlurmJobRecord& record, bool& is_away) {
     // Well before fabricctl itself is killed.
     const double grace = std::chrono::duration<double>(plugin().settings.timeout).count() / 5;
     return ask_daemon({"slurm-release", std::to_string(record.job), "--grace",
@@ -154,7 +157,7 @@ std::string release(const JobRecord& record, bool& is_away) {
 /// waits for this.
 void release_missed(const JobRecords& records) {
     constexpr std::size_t kAtOnce = 8;
-    for (const JobRecord& record : records.ended(kAtOnce)) {
+    for (const SlurmJobRecord& record : records.ended(kAtOnce)) {
         bool is_away = false;
         const std::string said = release(record, is_away);
         if (is_away) return;
@@ -165,10 +168,10 @@ void release_missed(const JobRecords& records) {
 
 /// Asks for one step, and remembers the job, whose end has to be heard of. "": it may have it.
 /// `is_leader`: the epilog will name the job so; it names other components by numbers of their own.
-std::string admit_step(const JobRecord& step, bool is_batch, bool is_leader) {
+std::string admit_step(const SlurmJobRecord& step, bool is_batch, bool is_leader) {
     const JobRecords records(plugin().settings.spool);
     release_missed(records);
-    JobRecord record = records.find(step.job).value_or(JobRecord{});
+    SlurmJobRecord record = records.find(step.job).value_or(SlurmJobRecord{});
     // A number that is given out again is another job.
     if (record.has_ended || record.user != step.user) record = {};
     if (record.bytes != 0 && step.bytes > record.bytes) {
@@ -272,7 +275,7 @@ int slurm_spank_job_epilog(spank_t spank, int count, char** words) {
     auto record = records.find(job);
     const bool has_daemon = ::access(fabricd::admin_socket_of(settings).c_str(), F_OK) == 0;
     if (!record && !has_daemon) return fabricd::kGood;
-    const fabricd::JobRecord ended{job, 0, fabricd::user_of(spank), true};
+    const fabricd::SlurmJobRecord ended{job, 0, fabricd::user_of(spank), true};
     bool is_away = false;
     const std::string said = fabricd::release(ended, is_away);
     if (!said.empty()) slurm_error("fabric: release of job %u: %s", job, said.c_str());

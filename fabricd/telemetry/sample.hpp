@@ -106,6 +106,13 @@ struct PathSample {
     double latency_p99_ns = 0;
 };
 
+/// How long collectives of this host took, of all sessions that there have been since the daemon
+/// started, and of none apart: so it has as many rows whether there are two sessions or thousands.
+struct LatencySums {
+    fabricshm::LatencyImage image{};
+    std::uint64_t left_out = 0;  // reads of a row that no session can have come to
+};
+
 struct Sample {
     std::uint64_t number = 0;             // 1, 2, ...; 0: nothing was sampled yet
     std::int64_t taken_ns = 0;            // CLOCK_MONOTONIC, like TelemetryImage::written_ns
@@ -114,6 +121,7 @@ struct Sample {
     std::vector<DeviceSample> devices;
     std::vector<FaultyDevice> faulty;
     std::vector<PathSample> paths;
+    LatencySums latencies;
 };
 
 }  // namespace fabricd

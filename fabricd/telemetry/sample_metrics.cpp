@@ -1,7 +1,9 @@
 #include "fabricd/telemetry/sample_metrics.hpp"
 
 #include <cstdint>
-#include <utility>
+#include <iterator>
+
+#include "libfabricshm/shm/latency_rows.hpp"
 
 namespace fabricd {
 
@@ -121,17 +123,14 @@ constexpr GaugeOfDevice kDeviceGauges[] = {
 };
 
 void add_faults(const Sample& sample, MetricsText& text) {
-    bool is_begun = false;
+    if (sample.devices.empty()) return;
+    text.family("fabricd_device_fault", MetricType::kGauge,
+                "1 while this is wrong with the device, else 0.");
     for (const auto& device : sample.devices) {
         for (const auto fault :
              {DeviceFault::kEcc, DeviceFault::kXid, DeviceFault::kStopped, DeviceFault::kThermal}) {
-            if (!has_fault(device.faults, fault)) continue;
-            if (!std::exchange(is_begun, true)) {
-                text.family("fabricd_device_fault", MetricType::kGauge,
-                            "1: that this is wrong with the device.");
-            }
             text.sample({{"device", device.name}, {"fault", words_of(DeviceFaults{} | fault)}},
-                        1.0);
+                        has_fault(device.faults, fault) ? 1.0 : 0.0);
         }
     }
 }
@@ -181,6 +180,54 @@ void add_paths(const Sample& sample, MetricsText& text) {
     }
 }
 
+// nullptr: of messages, or of a kind that does not exist.
+const char* name_of_kind(int kind) {
+    constexpr int kKnown = static_cast<int>(std::size(fabricshm::kLatencyKindNames));
+    return kind < kKnown ? fabricshm::kLatencyKindNames[kind] : nullptr;
+}
+
+void add_latency_row(const char* operation, const char* size, const fabricshm::LatencyRow& row,
+                     MetricsText& text) {
+    std::uint64_t so_far = 0;
+    for (int bucket = 0; bucket <= fabricshm::kLatencyEnds; ++bucket) {
+        so_far += row.counts[bucket];
+        const bool has_end = bucket < fabricshm::kLatencyEnds;
+        const auto end = static_cast<double>(fabricshm::latency_end_ns(bucket)) / 1e9;
+        text.part("_bucket",
+                  {{"operation", operation},
+                   {"size", size},
+                   {"le", has_end ? metric_value(end) : "+Inf"}},
+                  so_far);
+    }
+    text.part("_sum", {{"operation", operation}, {"size", size}},
+              static_cast<double>(row.sum_ns) / 1e9);
+    text.part("_count", {{"operation", operation}, {"size", size}}, so_far);
+}
+
+// By kind and size, and not by session: 1,300 series at most, however many there are of those.
+void add_latencies(const LatencySums& latencies, MetricsText& text) {
+    // A family without a sample is left out.
+    if (latencies.image.used != 0) {
+        text.family("fabricd_collective_seconds", MetricType::kHistogram,
+                    "Collectives of ranks of this host from call to end, waits included.");
+    }
+    fabricshm::for_each_bit(latencies.image.used, [&](int row) {
+        const char* name = name_of_kind(row / fabricshm::kLatencySizes);
+        if (name == nullptr) return;  // a session can use any row
+        add_latency_row(name, fabricshm::kLatencySizeNames[row % fabricshm::kLatencySizes],
+                        latencies.image.rows[row], text);
+    });
+    text.family("fabricd_collective_failures_total", MetricType::kCounter,
+                "Collectives that ended with an error.");
+    for (int kind = 0; kind < fabricshm::kLatencyKinds; ++kind) {
+        const char* name = name_of_kind(kind);
+        if (name != nullptr) text.sample({{"operation", name}}, latencies.image.failures[kind]);
+    }
+    text.family("fabricd_collective_left_out_total", MetricType::kCounter,
+                "Readings of sessions that can't be, and are in no sum.");
+    text.sample({}, latencies.left_out);
+}
+
 }  // namespace
 
 void add_sample_metrics(const Sample& sample, MetricsText& text) {
@@ -192,6 +239,7 @@ void add_sample_metrics(const Sample& sample, MetricsText& text) {
     add_devices(sample, text);
     add_faults(sample, text);
     add_paths(sample, text);
+    add_latencies(sample.latencies, text);
 }
 
 }  // namespace fabricd

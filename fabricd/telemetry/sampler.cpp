@@ -97,6 +97,7 @@ void Sampler::take(std::int64_t now_ns) {
     look_closer(turn);
     sample_.faulty = faulty_of(devices, options_);
     sample_.devices = std::move(devices);
+    sample_.latencies = pages_.latencies();
     ++sample_.number;
     sample_.taken_ns = now_ns;
     sample_.cost_ns = fabricshm::monotonic_ns() - began;

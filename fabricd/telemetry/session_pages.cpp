@@ -119,8 +119,10 @@ Result<Fd> SessionPages::open_telemetry(const PageOwner& owner) {
     const std::lock_guard lock(mutex_);
     Pages& pages = pages_[owner.session_id];
     pages.owner = owner;
+    read_latencies_to_the_end(pages);
     empty(pages.telemetry);
     pages.telemetry = std::move(file.mapping);
+    pages.latencies = std::make_unique<LatencyReader>();
     pages.made = ++made_;
     slots_listed_ = false;
     return std::move(file.descriptor);
@@ -144,6 +146,7 @@ void SessionPages::end(std::uint64_t session_id) noexcept {
     const auto found = pages_.find(session_id);
     if (found == pages_.end()) return;
     const Pages& pages = found->second;
+    read_latencies_to_the_end(pages);
     empty(pages.telemetry);
     const auto more = more_.find(pages.owner.uid);
     if (more != more_.end()) {
@@ -219,13 +222,26 @@ std::vector<fabricshm::SessionWait> SessionPages::waits() const {
     return all;
 }
 
+LatencySums SessionPages::latencies() const {
+    const std::lock_guard lock(mutex_);
+    return latencies_;
+}
+
+// Before a page goes: the last ones of a session are those that say why it ended.
+void SessionPages::read_latencies_to_the_end(const Pages& pages) const {
+    if (!pages.telemetry) return;
+    pages.latencies->read(pages.telemetry.data(), fabricshm::monotonic_ns(), latencies_);
+}
+
 // The list is short of what changes rarely: rebuilt when a session comes or goes.
 bool SessionPages::list_slots() const {
     if (slots_listed_) return false;
     slots_listed_ = true;
     slots_.clear();
     for (const auto& [id, pages] : pages_) {
-        if (pages.telemetry) slots_.push_back({id, pages.made, pages.telemetry.data()});
+        if (pages.telemetry) {
+            slots_.push_back({id, pages.made, pages.telemetry.data(), pages.latencies.get()});
+        }
     }
     return true;
 }
@@ -275,6 +291,7 @@ void SessionPages::sample(std::vector<SessionSample>& sessions, std::int64_t now
         if ((at + turn) % peers_every == 0) {
             fabricshm::read_telemetry_peers(slot.page, entry.image, entry.seen);
             fabricshm::read_telemetry_shards(slot.page, entry.image, entry.seen);
+            slot.latencies->read(slot.page, now_ns, latencies_);
         }
         const std::int64_t written = entry.image.written_ns;
         // `now_ns` was read before the page: one that is written all the time is younger. From

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "fabricd/telemetry/latency_reader.hpp"
 #include "fabricd/telemetry/sample.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/os/fd.hpp"
@@ -71,14 +73,18 @@ class SessionPages {
     void sample(std::vector<SessionSample>& sessions, std::int64_t now_ns, std::int64_t stale_ns,
                 unsigned turn, unsigned peers_every) const;
 
+    /// The latencies that were read so far, those of sessions that have ended included.
+    LatencySums latencies() const;
+
     /// The waits that sessions show, tamed. Costs a read of one line of each page.
     std::vector<fabricshm::SessionWait> waits() const;
 
   private:
     struct Pages {
         PageOwner owner;
-        fabricshm::Mapping telemetry;   // read-only here; empty: not asked for
-        fabricshm::Mapping directives;  // written here alone
+        fabricshm::Mapping telemetry;              // read-only here; empty: not asked for
+        fabricshm::Mapping directives;             // written here alone
+        std::unique_ptr<LatencyReader> latencies;  // of the telemetry page
         fabricshm::DirectiveImage last{};
         fabricshm::QuotaImage quota{};
         std::uint64_t made = 0;   // number of the telemetry page
@@ -91,12 +97,14 @@ class SessionPages {
         std::uint64_t session_id;
         std::uint64_t number;
         const std::byte* page;
+        LatencyReader* latencies;
     };
 
     bool list_slots() const;  // true: rebuilt
     void fetch_ahead(std::size_t slot, const std::vector<SessionSample>& sessions,
                      std::size_t entry, bool peers) const;
     fabricshm::Result<void> count_page(const PageOwner& owner, int Pages::*kind);
+    void read_latencies_to_the_end(const Pages& pages) const;
     static void tell(Pages& pages, fabricshm::QuotaImage quota);
 
     mutable std::mutex mutex_;
@@ -105,6 +113,7 @@ class SessionPages {
     // Of those with a telemetry page, by session; made by the first sample after a change.
     mutable std::vector<Slot> slots_;
     mutable bool slots_listed_ = false;
+    mutable LatencySums latencies_;
     std::uint64_t made_ = 0;
 };
 

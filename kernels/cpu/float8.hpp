@@ -2,7 +2,6 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "kernels/cpu/half.hpp"
@@ -27,13 +26,15 @@ struct Float8 {
     static constexpr std::uint32_t kSmallestNormal = static_cast<std::uint32_t>(kBiasGap + 1) << 23;
 
     /// Exact: every one is an f32.
-    static float widen(std::uint8_t code) noexcept {
+    static constexpr float widen(std::uint8_t code) noexcept {
         const std::uint32_t magnitude = code & 0x7fu;
         std::uint32_t bits = (magnitude << kDropped) + (static_cast<std::uint32_t>(kBiasGap) << 23);
         if (magnitude >= kBeyond) {
             bits = kInfinity && magnitude == kInfinityCode ? 0x7f800000u : kNanF32;
         } else if (magnitude < (1u << kMantissa)) {
-            const float unit = std::ldexp(1.0f, 1 - kBias - kMantissa);
+            // 2^(1 - kBias - kMantissa)
+            constexpr auto kUnit = static_cast<std::uint32_t>(127 + 1 - kBias - kMantissa) << 23;
+            const auto unit = bits_as<float>(kUnit);
             bits = bits_as<std::uint32_t>(static_cast<float>(magnitude) * unit);
         }
         return bits_as<float>(bits | static_cast<std::uint32_t>(code & 0x80u) << 24);
@@ -41,7 +42,7 @@ struct Float8 {
 
     /// To nearest, ties to even. What rounds beyond the largest becomes infinity, or NaN in a
     /// format without one; every NaN becomes kNanF8.
-    static std::uint8_t narrow(float value) noexcept {
+    static constexpr std::uint8_t narrow(float value) noexcept {
         const auto bits = bits_as<std::uint32_t>(value);
         const auto sign = static_cast<std::uint8_t>(bits >> 24 & 0x80u);
         const std::uint32_t magnitude = bits & 0x7fffffffu;
@@ -53,13 +54,13 @@ struct Float8 {
     }
 
   private:
-    static std::uint32_t normal(std::uint32_t magnitude) noexcept {
+    static constexpr std::uint32_t normal(std::uint32_t magnitude) noexcept {
         const std::uint32_t rebased = magnitude - (static_cast<std::uint32_t>(kBiasGap) << 23);
         // See f32_to_bf16(): a carry out of the mantissa raises the exponent.
         const std::uint32_t up = (1u << (kDropped - 1)) - 1 + (rebased >> kDropped & 1u);
         return (rebased + up) >> kDropped;
     }
-    static std::uint32_t small(std::uint32_t magnitude) noexcept {
+    static constexpr std::uint32_t small(std::uint32_t magnitude) noexcept {
         // By how many bits more than a normal one's the mantissa is cut.
         const std::uint32_t shift = kDropped + (kBiasGap + 1) - (magnitude >> 23);
         if (shift > 24) return 0;  // below half the smallest

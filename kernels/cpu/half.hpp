@@ -1,9 +1,10 @@
 // The 16-bit float formats in plain integer arithmetic: what every faster conversion must equal.
+// Functions are constexpr so that CUDA kernels can call them, too.
 
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 
 namespace kernels {
 
@@ -15,19 +16,16 @@ inline constexpr std::uint16_t kNanF16 = 0x7e00u;
 inline constexpr std::uint16_t kNanBF16 = 0x7fc0u;
 
 template <class To, class From>
-inline To bits_as(From value) noexcept {
-    static_assert(sizeof(To) == sizeof(From));
-    To result;
-    std::memcpy(&result, &value, sizeof result);
-    return result;
+constexpr To bits_as(From value) noexcept {
+    return std::bit_cast<To>(value);
 }
 
-inline float bf16_to_f32(std::uint16_t half) noexcept {
+constexpr float bf16_to_f32(std::uint16_t half) noexcept {
     return bits_as<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
 /// To nearest, ties to even; overflow becomes infinity; every NaN becomes kNanBF16.
-inline std::uint16_t f32_to_bf16(float value) noexcept {
+constexpr std::uint16_t f32_to_bf16(float value) noexcept {
     const auto bits = bits_as<std::uint32_t>(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return kNanBF16;
     // Half of the dropped part's range, less one when the kept part is even: ties fall to even.
@@ -36,7 +34,7 @@ inline std::uint16_t f32_to_bf16(float value) noexcept {
 }
 
 /// Exact: every f16 is an f32. A signalling NaN becomes quiet.
-inline float f16_to_f32(std::uint16_t half) noexcept {
+constexpr float f16_to_f32(std::uint16_t half) noexcept {
     const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
     const std::uint32_t exponent = (half >> 10) & 0x1fu;
     std::uint32_t mantissa = half & 0x3ffu;
@@ -56,13 +54,13 @@ inline float f16_to_f32(std::uint16_t half) noexcept {
 }
 
 /// To nearest, ties to even; from 65520 on infinity; every NaN becomes kNanF16.
-inline std::uint16_t f32_to_f16(float value) noexcept {
+constexpr std::uint16_t f32_to_f16(float value) noexcept {
     const auto bits = bits_as<std::uint32_t>(value);
     const auto sign = static_cast<std::uint16_t>((bits >> 16) & 0x8000u);
     const std::uint32_t magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return kNanF16;
     if (magnitude >= 0x477ff000u) return sign | 0x7c00u;  // 65520, halfway past the largest
-    std::uint32_t kept, dropped, half;
+    std::uint32_t kept = 0, dropped = 0, half = 0;
     if (magnitude >= 0x38800000u) {  // 2^-14, the smallest normal f16
         kept = (magnitude - 0x38000000u) >> 13;
         dropped = magnitude & 0x1fffu;

@@ -1,5 +1,6 @@
 #include "libfabricshm/base/log.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
@@ -10,6 +11,7 @@ namespace fabricshm {
 
 namespace {
 
+constexpr std::size_t kLineBytes = 1024;
 constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};
 
 LogLevel level_from_environment() noexcept {
@@ -21,7 +23,13 @@ LogLevel level_from_environment() noexcept {
 }
 
 void write_to_stderr(LogLevel level, const char* line) {
-    std::fprintf(stderr, "fabric: %s: %s\n", kNames[static_cast<int>(level)], line);
+    // Texts of others are in it: none of them begins a line of its own, or commands a terminal.
+    char shown[kLineBytes];
+    std::snprintf(shown, sizeof shown, "%s", line);
+    std::replace_if(
+        shown, shown + std::strlen(shown), [](unsigned char c) { return c < 0x20 || c == 0x7f; },
+        '?');
+    std::fprintf(stderr, "fabric: %s: %s\n", kNames[static_cast<int>(level)], shown);
 }
 
 // Relaxed is enough for both: a line more or less around the change is allowed.
@@ -44,7 +52,7 @@ LogLevel log_level() noexcept {
 
 void log(LogLevel level, const char* format, ...) noexcept {
     if (level < log_level()) return;
-    char line[1024];
+    char line[kLineBytes];
     va_list arguments;
     va_start(arguments, format);
     std::vsnprintf(line, sizeof line, format, arguments);

@@ -63,13 +63,21 @@ std::string escaped(const char* line) {
     return out;
 }
 
+/// As text: what others wrote begins no line of its own, and commands no terminal.
+std::string on_one_line(const char* line) {
+    std::string out(line);
+    std::replace_if(
+        out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    return out;
+}
+
 void write_line(LogLevel level, const char* line) {
     remember(level, line);
     const auto logger = std::atomic_load(&g_logger);
     if (logger == nullptr) return;
     // The "{}" keeps braces in the line from being read as a format.
     const auto known = kLevels[static_cast<int>(level)];
-    if (g_format == LogFormat::kText) return logger->log(known, "{}", line);
+    if (g_format == LogFormat::kText) return logger->log(known, "{}", on_one_line(line));
     logger->log(known, "{}", escaped(line));
 }
 
@@ -81,7 +89,7 @@ void write_line_for_journal(LogLevel level, const char* line) {
     const int index = static_cast<int>(level);
     if (logger == nullptr) return;
     if (g_format == LogFormat::kText) {
-        return logger->log(kLevels[index], "{}{}", kPriorities[index], line);
+        return logger->log(kLevels[index], "{}{}", kPriorities[index], on_one_line(line));
     }
     // The prefix stands before the object, where the journal takes it away.
     constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};

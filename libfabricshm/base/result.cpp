@@ -74,7 +74,11 @@ std::string describe(const Error& error) {
     if (names_rank || names_late) line += " (rank " + std::to_string(error.detail) + ")";
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     if (names_region) line += " (region " + std::to_string(error.detail) + ")";
-    if (error.code == Errc::kSystem) line += std::string(" (") + std::strerror(error.detail) + ")";
+    // Not once more where the reason has it.
+    const std::string system = std::strerror(error.detail);
+    const bool names_system =
+        error.code == Errc::kSystem && error.detail != 0 && line.find(system) == std::string::npos;
+    if (names_system) line += " (" + system + ")";
     return line;
 }
 

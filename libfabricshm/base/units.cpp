@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -20,16 +21,27 @@ constexpr Unit kByteUnits[] = {
     {"", 1},       {"B", 1},        {"KiB", 0x1p10}, {"K", 0x1p10},   {"MiB", 0x1p20},
     {"M", 0x1p20}, {"GiB", 0x1p30}, {"G", 0x1p30},   {"TiB", 0x1p40}, {"T", 0x1p40},
 };
-constexpr Unit kTimeUnits[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}};
+constexpr Unit kTimeUnits[] = {{"ns", 1},     {"us", 1e3},   {"ms", 1e6},   {"s", 1e9},
+                               {"min", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
+
+// How many letters of `text` are its number: digits, and digits behind a point. 0: it begins with
+// none. Signs, exponents and "inf", which from_chars() takes, are no part of a size.
+std::size_t number_length(std::string_view text) {
+    constexpr std::string_view kDigits = "0123456789";
+    const std::size_t whole = std::min(text.find_first_not_of(kDigits), text.size());
+    if (whole == 0 || whole == text.size() || text[whole] != '.') return whole;
+    const std::size_t end = std::min(text.find_first_not_of(kDigits, whole + 1), text.size());
+    return end == whole + 1 ? 0 : end;
+}
 
 // Splits "1.5GiB" into a number and the factor of its unit; NaN when either is not understood.
 template <std::size_t N>
 double scaled(std::string_view text, const Unit (&units)[N]) {
     double number = 0;
-    const char* end = text.data() + text.size();
-    const auto [rest, failure] = std::from_chars(text.data(), end, number);
-    if (failure != std::errc{} || number < 0) return std::nan("");
-    std::string_view name(rest, static_cast<std::size_t>(end - rest));
+    const std::size_t length = number_length(text);
+    const char* end = text.data() + length;
+    if (std::from_chars(text.data(), end, number).ec != std::errc{}) return std::nan("");
+    std::string_view name = text.substr(length);
     if (!name.empty() && name.front() == ' ') name.remove_prefix(1);
     for (const Unit& unit : units) {
         if (unit.name == name) return number * unit.factor;

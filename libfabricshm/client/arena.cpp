@@ -184,7 +184,6 @@ Result<std::shared_ptr<Arena>> Arena::map(const std::shared_ptr<Session>& sessio
                                      options.is_inherited};
     std::shared_ptr<Arena> arena(new Arena(session, known, opened.arena_id, name,
                                            std::move(mapping), std::move(policy), source));
-    if (!options.is_inherited) arena->hole_.emplace(arena->base(), arena->bytes());
     // Before the arena can be used: news of a loss that came earlier would have no receiver.
     session->watch_losses(opened.arena_id, arena->watch_);
     return arena;
@@ -199,6 +198,7 @@ Arena::Arena(std::shared_ptr<Session> session, const Session::KnownArena& known,
       id_(id),
       name_(std::move(name)),
       mapping_(std::move(mapping)),
+      hole_(source.is_inherited ? nullptr : std::make_unique<fork_guard::Hole>(base(), bytes())),
       policy_(std::move(policy)),
       watch_(std::make_shared<PoisonWatch>(mapping_.data(), mapping_.size(), std::move(source))),
       heap_(std::make_unique<ArenaHeap>(std::make_unique<HeapRegions>(*this), mapping_.size())) {}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
@@ -21,6 +22,10 @@
 #include "libfabricshm/shm/visibility.hpp"
 
 namespace fabricshm {
+
+namespace gpu {
+class DeviceArena;
+}
 
 /// Mapped for as long as it has a holder. Thread-safe.
 class Arena {
@@ -86,6 +91,14 @@ class Arena {
     void note_tensor(const proto::Region& region);
     std::optional<std::uint64_t> tensor_generation(std::uint64_t region_id) const;
 
+    /// The arena in the address space of a GPU, if it is there (cuda_seat.hpp). It goes before the
+    /// mapping does.
+    struct OnDevice {
+        std::mutex mutex;  // over attaching and detaching
+        std::shared_ptr<gpu::DeviceArena> arena;
+    };
+    OnDevice& on_device() noexcept { return on_device_; }
+
     /// True when [offset, offset + bytes) lies inside the arena.
     bool holds(std::uint64_t offset, Bytes bytes) const noexcept {
         return mapping_.holds(offset, bytes);
@@ -107,12 +120,14 @@ class Arena {
     const std::uint64_t id_;
     const std::string name_;
     const Mapping mapping_;
-    std::optional<fork_guard::Hole> hole_;            // of mapping_, where children don't get it
+    // Of mapping_, where children don't get it. Before what watches it: a child forgets that, too.
+    const std::unique_ptr<fork_guard::Hole> hole_;
     const std::shared_ptr<VisibilityPolicy> policy_;  // nullptr: coherent
     const std::shared_ptr<PoisonWatch> watch_;        // of mapping_; goes before it
     std::unique_ptr<ArenaHeap> heap_;
     mutable std::shared_mutex tensors_mutex_;
     std::map<std::uint64_t, std::uint64_t> tensors_;  // region id -> generation
+    OnDevice on_device_;                              // the last: it goes first
 };
 
 }  // namespace fabricshm

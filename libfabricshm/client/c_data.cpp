@@ -19,6 +19,7 @@ namespace {
 static_assert(FABRICSHM_DATA_CHUNK == kDataChunkBytes);
 static_assert(FABRICSHM_DATA_FOLDER == kEntryFolder);
 static_assert(FABRICSHM_DATA_RECURSIVE == proto::kDataListRecursive);
+static_assert(FABRICSHM_DATA_FILE == DataSet::kOneFile);
 static_assert(FABRICSHM_DATA_FABRIC_SAMPLER == proto::kDataFabricSampler);
 static_assert(FABRICSHM_DATA_DISTRIBUTED_SAMPLER == proto::kDataDistributedSampler);
 
@@ -143,7 +144,7 @@ int fabricshm_data_list(fabricshm_data* data, const char* path, uint32_t flags, 
         if (const int code = check_timeout("fabricshm_data_list", timeout_ms); code != 0) {
             return code;
         }
-        if ((flags & ~FABRICSHM_DATA_RECURSIVE) != 0) {
+        if ((flags & ~FABRICSHM_DATA_RECURSIVE) != 0 && flags != FABRICSHM_DATA_FILE) {
             return refuse("fabricshm_data_list: flags has a bit that is none");
         }
         auto listed =

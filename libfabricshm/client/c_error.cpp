@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "libfabricshm/base/c_names.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/proto/codec.hpp"
@@ -21,14 +22,6 @@ struct LastFailure {
 
 thread_local LastFailure t_last;
 
-// The names of the C ABI, in the order of Errc.
-constexpr const char* kCodeNames[] = {
-    "FABRICSHM_OK",       "FABRICSHM_EINVAL",    "FABRICSHM_ENOENT",    "FABRICSHM_EEXIST",
-    "FABRICSHM_EBUSY",    "FABRICSHM_ETIMEOUT",  "FABRICSHM_EPEER",     "FABRICSHM_EDAEMON",
-    "FABRICSHM_ENOMEM",   "FABRICSHM_EDENIED",   "FABRICSHM_EMISMATCH", "FABRICSHM_EUNSUPPORTED",
-    "FABRICSHM_ECORRUPT", "FABRICSHM_EVERSION",  "FABRICSHM_ECLOSED",   "FABRICSHM_EBROKEN",
-    "FABRICSHM_ESYSTEM",  "FABRICSHM_EINTERNAL", "FABRICSHM_EPOISONED", "FABRICSHM_ECHANGED",
-};
 // A code that is added on one side only does not compile.
 static_assert(std::size(kCodeNames) == -FABRICSHM_ECHANGED + 1);
 static_assert(static_cast<int>(Errc::kChanged) == -FABRICSHM_ECHANGED &&

@@ -132,6 +132,7 @@ void drop_group(fabricshm_group* handle) noexcept {
     const std::uint64_t id = handle->local().id();
     const int rank = handle->local().rank();
     for (fabricshm_parameters* set : handle->sets) leave_group(*set);
+    handle->on_device.reset();
     // Before the daemon is notified: it waits for what was started, and the daemon would give the
     // rank's place away.
     handle->hosts.reset();

@@ -157,9 +157,26 @@ int fail_set(const Error& error, const fabricshm_parameters& set) {
                 set.arena->name().c_str());
 }
 
+int take_step(const char* function, const fabricshm_parameters& set,
+              const fabricshm_step_call* given, const fabricshm_step_report* report,
+              StepCall& call) {
+    if (const int code = check_step(function, given, report); code != 0) return code;
+    call.hyper.reserve(given->hyper_count);
+    for (std::uint64_t i = 0; i < given->hyper_count; ++i) {
+        call.hyper.push_back(hyper_of(given->hyper[i]));
+    }
+    call.weight = given->weight;
+    call.scale = given->scale;
+    call.clip_norm = given->clip_norm;
+    call.skip_nonfinite = given->skip_nonfinite != 0;
+    call.deadline = deadline_of(set.arena->session(), given->timeout_ms);
+    return FABRICSHM_OK;
+}
+
 void leave_group(fabricshm_parameters& set) noexcept {
     set.group = nullptr;
     set.snapshots.reset();
+    set.stale.reset();
     // Its last word in the shared records; the memory stays mapped until the set is closed.
     set.set.reset();
 }
@@ -237,6 +254,7 @@ void fabricshm_parameters_close(fabricshm_parameters* set) {
     // In a child of fork() the records are the parent's: nothing is said in them.
     if (set->arena->session().is_foreign()) {
         (void)set->snapshots.release();
+        (void)set->stale.release();
         (void)set->set.release();
         return;
     }
@@ -314,18 +332,9 @@ int fabricshm_parameters_step(fabricshm_parameters* set, const fabricshm_step_ca
     const char* function = "fabricshm_parameters_step";
     return guarded(function, [&]() -> int {
         if (const int code = check_set(function, set); code != 0) return code;
-        if (const int code = check_step(function, call, report); code != 0) return code;
-        if (set->set == nullptr) return fail_set({Errc::kClosed, 0, "its group was left"}, *set);
         StepCall step;
-        step.hyper.reserve(call->hyper_count);
-        for (std::uint64_t i = 0; i < call->hyper_count; ++i) {
-            step.hyper.push_back(hyper_of(call->hyper[i]));
-        }
-        step.weight = call->weight;
-        step.scale = call->scale;
-        step.clip_norm = call->clip_norm;
-        step.skip_nonfinite = call->skip_nonfinite != 0;
-        step.deadline = deadline_of(set->arena->session(), call->timeout_ms);
+        if (const int code = take_step(function, *set, call, report, step); code != 0) return code;
+        if (set->set == nullptr) return fail_set({Errc::kClosed, 0, "its group was left"}, *set);
         const auto stepped = set->set->step(step);
         if (!stepped.ok()) return fail_set(stepped.error(), *set);
         if (report == nullptr) return FABRICSHM_OK;
@@ -357,6 +366,7 @@ int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* gro
         const auto recovered =
             set->set->recover(*group->group, deadline_of(set->arena->session(), timeout_ms));
         if (!recovered.ok()) return fail_set(recovered.error(), *set);
+        set->stale.reset();  // its slots and ranges may be others
         move_to(*set, group);
         if (applied != nullptr) *applied = recovered->applied ? 1 : 0;
         return FABRICSHM_OK;

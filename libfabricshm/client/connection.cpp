@@ -30,7 +30,10 @@ Result<proto::Message> exchange(const UnixSocket& socket, const proto::Message& 
                    socket.receive(proto::writable_bytes_of(reply), {}, deadline));
         FABRIC_TRY_VOID(proto::check_reply(reply, received.bytes));
         if (!proto::is_news(reply.header)) break;
-        if (reply.header.status == 0) news.push_back(reply.region);
+        // Of other news a session in the middle of this misses nothing that it could not do
+        // without.
+        const bool is_loss = proto::type_of(reply.header) == proto::Type::kPoisoned;
+        if (is_loss && reply.header.status == 0) news.push_back(reply.region);
     }
     const bool ours = reply.header.request_id == request.header.request_id &&
                       proto::type_of(reply.header) == proto::type_of(request.header);
@@ -54,20 +57,11 @@ Error as_daemon_error(const Error& error) {
 
 }  // namespace
 
-std::shared_ptr<const UnixSocket> guarded(UnixSocket socket) {
-    // Watched before any thread can fork with it.
-    fork_guard::watch(socket.get());
-    return {new UnixSocket(std::move(socket)), [](const UnixSocket* old) {
-                fork_guard::unwatch(old->get());
-                delete old;
-            }};
-}
-
 Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
                                                         TimePoint deadline) {
     Error last{Errc::kDaemon, 0, "connect"};
     for (auto path = paths.begin(); path != paths.end(); ++path) {
-        auto socket = UnixSocket::connect(*path, deadline);
+        auto socket = fork_guard::connect(*path, deadline);
         if (!socket.ok()) {
             // "Not allowed" says more than "no daemon there" about another path.
             if (last.code == Errc::kDaemon) last = socket.error();
@@ -75,7 +69,7 @@ Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>
         }
         // Tried first from now on: a daemon comes back where it was.
         std::rotate(paths.begin(), path, path + 1);
-        return guarded(std::move(socket).value());
+        return socket;
     }
     if (last.code == Errc::kDenied) {
         return explain(last,

@@ -42,11 +42,8 @@ using ArenaDescriptors = std::map<std::uint64_t, std::shared_ptr<const Fd>>;
 /// Of arenas on several devices: the descriptors after the first, in their order.
 using OtherDescriptors = std::map<std::uint64_t, std::shared_ptr<const std::vector<Fd>>>;
 
-/// A socket that is registered with fork_guard. Closed with its last holder.
-std::shared_ptr<const UnixSocket> guarded(UnixSocket socket);
-
-/// Connects to the first of `paths` that has a listener and moves it to the front. kDaemon when
-/// none has.
+/// Connects to the first of `paths` that has a listener and moves it to the front, see fork_guard.
+/// kDaemon when none has.
 Result<std::shared_ptr<const UnixSocket>> connect_first(std::vector<std::string>& paths,
                                                         TimePoint deadline);
 

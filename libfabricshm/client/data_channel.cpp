@@ -6,6 +6,7 @@
 
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/connection.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/socket_path.hpp"
 
 namespace fabricshm {
@@ -35,8 +36,8 @@ std::string DataChannel::where() const {
 Result<DataChannel::Connection> DataChannel::connect(TimePoint deadline) {
     Error last{Errc::kDaemon, 0, "connect to the data service"};
     for (const std::string& path : paths_) {
-        auto socket = UnixSocket::connect(path, deadline);
-        if (socket.ok()) return guarded(std::move(socket).value());
+        auto socket = fork_guard::connect(path, deadline);
+        if (socket.ok()) return socket;
         // "Not allowed" says more than "none listens" about another path.
         if (last.code == Errc::kDaemon) last = socket.error();
     }
@@ -98,38 +99,47 @@ proto::DataMessage DataChannel::request_of(proto::DataType type, const std::stri
     return request;
 }
 
-Result<DataChannel::Connection> DataChannel::call_apart(proto::DataType type,
-                                                        const std::string& payload,
-                                                        const char* step, TimePoint deadline) {
-    const proto::DataMessage request = request_of(type, payload);
-    FABRIC_TRY(const std::vector<std::byte> packet, proto::encode(request));
-    FABRIC_TRY(Connection connection, connect(deadline));
-    bool is_sound = false;
-    const auto answer = exchange(*connection, packet, request, step, deadline, -1, is_sound);
-    if (answer.ok()) return connection;
-    if (answer.error().code != Errc::kClosed) return answer.error();
+Error DataChannel::ended(const char* step) const {
     return explain({Errc::kDaemon, 0, step}, "the data service at %s ended meanwhile",
                    where().c_str());
 }
 
+Result<DataChannel::Apart> DataChannel::call_apart(proto::DataType type, const std::string& payload,
+                                                   const char* step, TimePoint deadline) {
+    Apart apart;
+    FABRIC_TRY(apart.connection, connect(deadline));
+    FABRIC_TRY(apart.answer, call_on(apart.connection, type, payload, step, deadline));
+    return apart;
+}
+
+Result<DataChannel::Answer> DataChannel::call_on(Connection& connection, proto::DataType type,
+                                                 const std::string& payload, const char* step,
+                                                 TimePoint deadline, int descriptor) {
+    const proto::DataMessage request = request_of(type, payload);
+    FABRIC_TRY(const std::vector<std::byte> packet, proto::encode(request));
+    bool is_sound = false;
+    auto answer = exchange(*connection, packet, request, step, deadline, descriptor, is_sound);
+    if (is_sound) return answer;
+    connection.reset();
+    breaks_.fetch_add(1, std::memory_order_relaxed);  // as put() does
+    if (answer.error().code == Errc::kClosed) return ended(step);
+    return answer;
+}
+
 Result<DataChannel::Answer> DataChannel::call(proto::DataType type, const std::string& payload,
-                                              const char* step, TimePoint deadline, int descriptor,
-                                              bool once) {
+                                              const char* step, TimePoint deadline) {
     const proto::DataMessage request = request_of(type, payload);
     FABRIC_TRY(const std::vector<std::byte> packet, proto::encode(request));
     for (int attempt = 0;; ++attempt) {
         FABRIC_TRY(Connection connection, take(deadline));
         bool is_sound = false;
-        auto answer = exchange(*connection, packet, request, step, deadline, descriptor, is_sound);
+        auto answer = exchange(*connection, packet, request, step, deadline, -1, is_sound);
         put(is_sound ? std::move(connection) : nullptr, is_sound);
         const bool has_ended = !answer.ok() && !is_sound && answer.error().code == Errc::kClosed;
         if (!has_ended) return answer;
         // A connection from before a restart; the others lead nowhere, either.
         drop_idle();
-        if (once || attempt > 0) {
-            return explain({Errc::kDaemon, 0, step}, "the data service at %s ended meanwhile",
-                           where().c_str());
-        }
+        if (attempt > 0) return ended(step);
     }
 }
 

@@ -33,18 +33,27 @@ class DataChannel {
     };
 
     /// Sends a request and waits for its answer. Errors are the service's, with its text as the
-    /// reason; kDaemon: it does not listen, or ended before it answered (once it was asked twice,
-    /// unless `once`); kTimeout; kCorrupt and kVersion of what came. `descriptor`: -1, or one that
-    /// goes along.
+    /// reason; kDaemon: it does not listen, or ended before it answered (once it was asked twice);
+    /// kTimeout; kCorrupt and kVersion of what came.
     Result<Answer> call(proto::DataType type, const std::string& payload, const char* step,
-                        TimePoint deadline, int descriptor = -1, bool once = false);
+                        TimePoint deadline);
 
     using Connection = std::shared_ptr<const UnixSocket>;
+    struct Apart {
+        Connection connection;
+        Answer answer;
+    };
 
     /// The same on a connection of its own, which the service takes for the end of what was asked
     /// for when it is closed: that is when the caller lets it go. Once.
-    Result<Connection> call_apart(proto::DataType type, const std::string& payload,
-                                  const char* step, TimePoint deadline);
+    Result<Apart> call_apart(proto::DataType type, const std::string& payload, const char* step,
+                             TimePoint deadline);
+
+    /// The next request on a connection of call_apart(), by one thread at a time. Once.
+    /// `descriptor`: -1, or one that goes along. Lets `connection` go if no other request can
+    /// follow: when no answer of this request came.
+    Result<Answer> call_on(Connection& connection, proto::DataType type, const std::string& payload,
+                           const char* step, TimePoint deadline, int descriptor = -1);
 
     /// Which arena and which tables the service has now.
     Result<proto::DataHelloReply> greet(TimePoint deadline);
@@ -65,6 +74,7 @@ class DataChannel {
     void put(Connection connection, bool is_sound);
     void drop_idle();
     Result<Connection> connect(TimePoint deadline);
+    Error ended(const char* step) const;
     Result<Answer> exchange(const UnixSocket& socket, const std::vector<std::byte>& packet,
                             const proto::DataMessage& request, const char* step, TimePoint deadline,
                             int descriptor, bool& is_sound);

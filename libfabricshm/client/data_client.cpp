@@ -109,11 +109,11 @@ Result<void> DataProcess::fetch(const DataWay& way, const DataWant& want, TimePo
 
 Result<void> DataProcess::announce(const void* owner, const std::string& plan, const char* step,
                                    TimePoint deadline) {
-    FABRIC_TRY(DataChannel::Connection connection,
+    FABRIC_TRY(DataChannel::Apart announced,
                channel_.call_apart(proto::DataType::kPlan, plan, step, deadline));
     // The one of before ends behind this one, so that what both keep is not let go in between.
     const std::lock_guard lock(mutex_);
-    plans_[owner] = std::move(connection);
+    plans_[owner] = std::move(announced.connection);
     return {};
 }
 

@@ -63,18 +63,20 @@ Result<std::unique_ptr<DataSet>> DataSet::list(std::shared_ptr<DataClient> clien
 Result<DataSet::Listing> DataSet::ask(DataClient& client, const std::string& path,
                                       std::uint32_t flags, TimePoint deadline) {
     DataProcess& process = client.process();
-    const std::string request = proto::data_payload(proto::DataListRequest{flags, 0}, path);
+    const bool is_file = (flags & kOneFile) != 0;
+    const auto type = is_file ? proto::DataType::kStat : proto::DataType::kList;
+    const std::string request =
+        is_file ? path : proto::data_payload(proto::DataListRequest{flags, 0}, path);
     const DataWay* way = process.way();
     for (;;) {
         if (way == nullptr) {
             FABRIC_TRY(way, process.renew(nullptr, deadline));
         }
-        const auto answer =
-            process.channel().call(proto::DataType::kList, request, "list", deadline);
+        const auto answer = process.channel().call(type, request, "list", deadline);
         const bool may_come = !answer.ok() && answer.error().code == Errc::kDaemon;
         if (!answer.ok() && !may_come) return answer.error();
         if (answer.ok()) {
-            auto listing = take(*answer, *way);
+            auto listing = is_file ? take_file(*answer, path, *way) : take(*answer, *way);
             const bool is_stale = !listing.ok() && listing.error().code == Errc::kBusy;
             if (!is_stale) return listing;
         }
@@ -103,6 +105,28 @@ Result<DataSet::Listing> DataSet::take(const DataChannel::Answer& answer, const 
         return Error{Errc::kBusy, 0, "list"};
     }
     FABRIC_TRY(listing.view, ListingView::check(content, way.tables.lines));
+    return listing;
+}
+
+// A listing as the service would have made it.
+Result<DataSet::Listing> DataSet::take_file(const DataChannel::Answer& answer,
+                                            const std::string& path, const DataWay& way) {
+    const auto reply = proto::data_fixed<proto::DataStatReply>(answer.payload);
+    if (!reply) return Error{Errc::kCorrupt, 0, "look at file"};
+    if (reply->generation != way.tables.generation) return Error{Errc::kBusy, 0, "look at file"};
+    if ((reply->flags & kEntryFolder) != 0) {
+        return explain({Errc::kInvalid, 0, "look at file"}, "a folder");
+    }
+    ListedFile file;
+    file.name = path.substr(path.rfind('/') + 1);
+    file.bytes = reply->bytes;
+    file.first_line = reply->first_line;
+    std::copy(std::begin(reply->version), std::end(reply->version), file.version.begin());
+    file.file = reply->file;
+    file.mtime_ns = reply->mtime_ns;
+    Listing listing;
+    listing.own = build_listing({reply->generation, 1, 0}, std::span(&file, 1));
+    FABRIC_TRY(listing.view, ListingView::check(listing.own, way.tables.lines));
     return listing;
 }
 

@@ -30,6 +30,9 @@ struct DataView {
 /// Thread-safe, also in a child of fork().
 class DataSet {
   public:
+    /// A flag of list(): the path is a file, and the set has that file alone.
+    static constexpr std::uint32_t kOneFile = 2;
+
     /// kNotFound, the silo's errors, kDaemon and kTimeout after `deadline`.
     static Result<std::unique_ptr<DataSet>> list(std::shared_ptr<DataClient> client,
                                                  std::string path, std::uint32_t flags,
@@ -62,6 +65,7 @@ class DataSet {
   private:
     struct Listing {
         Mapping mapping;
+        std::vector<std::byte> own;  // of one file, made here
         ListingView view;
     };
     // Where a file is in the tables of one generation; `file` is 0 where its version is no more.
@@ -99,6 +103,8 @@ class DataSet {
     static Result<Listing> ask(DataClient& client, const std::string& path, std::uint32_t flags,
                                TimePoint deadline);
     static Result<Listing> take(const DataChannel::Answer& answer, const DataWay& way);
+    static Result<Listing> take_file(const DataChannel::Answer& answer, const std::string& path,
+                                     const DataWay& way);
     Result<const DataEntry*> file_at(std::uint64_t index) const;
     Result<DataHold> pin(const Piece& piece, Slots slots, Duration timeout);
     Result<DataHold> pin_slowly(const Piece& piece, Slots slots, Duration timeout);

@@ -22,22 +22,19 @@ constexpr Duration kAbortTimeout = std::chrono::seconds(2);
 Result<std::unique_ptr<DataWriter>> DataWriter::create(std::shared_ptr<DataClient> client,
                                                        const std::string& path,
                                                        TimePoint deadline) {
-    // Not asked twice: a service that died after it had begun would find the name taken.
-    FABRIC_TRY(const DataChannel::Answer answer,
-               client->process().channel().call(proto::DataType::kCreate, path, "create", deadline,
-                                                -1, true));
-    const auto reply = proto::data_fixed<proto::DataCreateReply>(answer.payload);
+    FABRIC_TRY(DataChannel::Apart begun, client->process().channel().call_apart(
+                                             proto::DataType::kCreate, path, "create", deadline));
+    const auto reply = proto::data_fixed<proto::DataCreateReply>(begun.answer.payload);
     if (!reply) return Error{Errc::kCorrupt, 0, "create"};
-    std::unique_ptr<DataWriter> writer(new DataWriter(std::move(client), path));
-    writer->write_ = reply->write;
-    return writer;
+    return std::unique_ptr<DataWriter>(
+        new DataWriter(std::move(client), path, reply->write, std::move(begun.connection)));
 }
 
 DataWriter::~DataWriter() {
-    if (is_over_ || generation_ != fork_guard::generation()) return;
-    const auto aborted = client_->process().channel().call(
-        proto::DataType::kAbort, proto::data_payload(proto::DataWriteEnd{write_}), "abort",
-        deadline_from_now(kAbortTimeout), -1, true);
+    if (connection_ == nullptr || generation_ != fork_guard::generation()) return;
+    const auto aborted = client_->process().channel().call_on(
+        connection_, proto::DataType::kAbort, proto::data_payload(proto::DataWriteEnd{write_}),
+        "abort", deadline_from_now(kAbortTimeout));
     if (!aborted.ok()) {
         log(LogLevel::kWarning, "abort of the file '%s': %s", path_.c_str(),
             describe(aborted.error()).c_str());
@@ -45,9 +42,10 @@ DataWriter::~DataWriter() {
 }
 
 Result<void> DataWriter::may_go_on() const {
-    if (generation_ != fork_guard::generation()) return Error{Errc::kClosed, 0, "write"};
-    if (is_over_) return Error{Errc::kClosed, 0, "write"};
-    if (has_failed_) {
+    if (is_over_ || generation_ != fork_guard::generation()) {
+        return Error{Errc::kClosed, 0, "write"};
+    }
+    if (connection_ == nullptr) {
         return explain({Errc::kBroken, 0, "write"}, "a part of the file was not written: abort it");
     }
     return {};
@@ -59,7 +57,7 @@ Result<void> DataWriter::write(std::span<const std::byte> bytes, TimePoint deadl
         const auto piece = bytes.first(std::min<Bytes>(bytes.size(), kMaxPiece));
         const auto written = append(piece, deadline);
         if (!written.ok()) {
-            has_failed_ = true;
+            connection_.reset();
             return written;
         }
         bytes = bytes.subspan(piece.size());
@@ -69,19 +67,22 @@ Result<void> DataWriter::write(std::span<const std::byte> bytes, TimePoint deadl
 
 Result<void> DataWriter::append(std::span<const std::byte> bytes, TimePoint deadline) {
     FABRIC_TRY(const Fd file, make_sealed_file("fabric data", bytes));
-    const auto answer = client_->process().channel().call(
-        proto::DataType::kWrite, proto::data_payload(proto::DataWriteRequest{write_, bytes.size()}),
-        "write", deadline, file.get(), true);
+    const auto answer = client_->process().channel().call_on(
+        connection_, proto::DataType::kWrite,
+        proto::data_payload(proto::DataWriteRequest{write_, bytes.size()}), "write", deadline,
+        file.get());
     if (!answer.ok()) return answer.error();
     return {};
 }
 
 Result<void> DataWriter::commit(TimePoint deadline) {
     FABRIC_TRY_VOID(may_go_on());
-    const auto answer = client_->process().channel().call(
-        proto::DataType::kCommit, proto::data_payload(proto::DataWriteEnd{write_}), "commit",
-        deadline, -1, true);
-    is_over_ = answer.ok();
+    is_over_ = true;
+    const auto answer = client_->process().channel().call_on(
+        connection_, proto::DataType::kCommit, proto::data_payload(proto::DataWriteEnd{write_}),
+        "commit", deadline);
+    // Committed or refused; or it ends with the connection, if the service has not been asked.
+    connection_.reset();
     if (!answer.ok()) return answer.error();
     return {};
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -145,9 +144,9 @@ bool settles(const proto::Message& reply) {
 
 void hear(Farewell& farewell, TimePoint now) {
     proto::Message reply;
-    std::array<Fd, UnixSocket::kDescriptorsMax> unwanted;
+    fork_guard::Incoming unwanted;  // answers to what was asked before may have some
     const auto received =
-        farewell.line->receive(proto::writable_bytes_of(reply), unwanted, TimePoint{});
+        unwanted.receive(*farewell.line, proto::writable_bytes_of(reply), TimePoint{});
     if (!received.ok() && received.error().code == Errc::kTimeout) return;
     const bool is_reply = received.ok() && proto::check_reply(reply, received->bytes).ok();
     // Through the session's own line come answers to what was asked before.
@@ -201,11 +200,7 @@ Stay::Stay(std::vector<std::string> sockets, const SessionIdentity& identity)
     : sockets_(std::move(sockets)), identity_(identity), generation_(fork_guard::generation()) {}
 
 Stay::~Stay() {
-    if (generation_ != fork_guard::generation()) {
-        // Closed already in this child, and its number may be another file: leaked on purpose.
-        if (line_ != nullptr) new std::shared_ptr<const UnixSocket>(std::move(line_));
-        return;
-    }
+    if (generation_ != fork_guard::generation()) return;  // the goodbye is the parent's to say
     Farewell farewell;
     farewell.sockets = std::move(sockets_);
     farewell.identity = identity_;

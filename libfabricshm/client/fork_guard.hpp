@@ -1,16 +1,26 @@
 // After fork() the child has the parent's memory but not its threads, and its sockets are the
 // parent's: whatever it sent there would be taken for the parent's word. So sessions remember which
 // process opened them, and the child closes its copies of their sockets.
+//
+// A thread may fork at any moment while another one opens. Whatever a child may not have is made
+// and put on the list within one step under fork_lock(), which fork() takes: a child has either
+// nothing of it or finds it on the list.
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/os/fd.hpp"
+#include "libfabricshm/os/stripes.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
 
 namespace fabricshm::fork_guard {
 
@@ -18,12 +28,37 @@ namespace fabricshm::fork_guard {
 /// for the data path.
 std::uint32_t generation() noexcept;
 
-/// From now on a child closes its copy of `fd` before fork() returns to it.
-/// Any thread.
-void watch(int fd);
+/// UnixSocket::connect(); a child closes its copy of the socket before fork() returns to it. The
+/// last holder closes it, in a child that still has one of the parent's: nothing.
+Result<std::shared_ptr<const UnixSocket>> connect(const std::string& path, TimePoint deadline);
 
-/// Not any more. Call it before the descriptor is closed.
-void unwatch(int fd) noexcept;
+/// The descriptors of one packet. A child has none of them, from the packet's arrival on until they
+/// are taken. Of one thread.
+class Incoming {
+  public:
+    Incoming() = default;
+    /// Closes what was not taken.
+    ~Incoming();
+    Incoming(const Incoming&) = delete;
+    Incoming& operator=(const Incoming&) = delete;
+
+    /// UnixSocket::receive(), once. Waits without the lock.
+    Result<Received> receive(const UnixSocket& socket, std::span<std::byte> packet,
+                             TimePoint deadline);
+
+    /// Whether there are descriptors in the places [first, first + count), none of them taken.
+    bool has(std::size_t first, std::size_t count = 1) const noexcept;
+
+    /// One that a child may have.
+    Fd take(std::size_t index);
+    /// Those that a child closes for as long as they have a holder: files of memory that it does
+    /// not get.
+    std::shared_ptr<const Fd> keep(std::size_t index);
+    std::shared_ptr<const std::vector<Fd>> keep(std::size_t first, std::size_t count);
+
+  private:
+    std::array<Fd, Stripes::kFilesMax> files_;
+};
 
 /// Memory that a child does not get, since it may be another job's when the parent has left it:
 /// mapped with MapOptions::is_inherited of false. While this lives, a child has nothing at these
@@ -39,9 +74,5 @@ class Hole {
   private:
     std::byte* const data_;
 };
-
-/// Files of such memory: a child closes its copies.
-std::shared_ptr<const Fd> guarded(Fd file);
-std::shared_ptr<const std::vector<Fd>> guarded(std::vector<Fd> files);
 
 }  // namespace fabricshm::fork_guard

@@ -22,6 +22,10 @@
 /// operations that use it.
 struct fabricshm_parameters;
 
+namespace fabricshm {
+struct CudaSeat;
+}
+
 struct fabricshm_session {
     std::shared_ptr<fabricshm::Session> session;
     std::string identity;               // see fabricshm_session_identity()
@@ -53,6 +57,7 @@ struct fabricshm_group {
     std::vector<fabricshm_parameters*> sets;  // that are stepped by it; under the session's mutex
     // Made at the first call. It goes after `group` has waited for what runs: peers use its memory.
     std::unique_ptr<fabricshm::SymmetricReduce> symmetric;
+    std::shared_ptr<fabricshm::CudaSeat> on_device;  // its place on a GPU, if it has one
 
     // The last call, and the number under which the group keeps it: see repeats() of
     // c_collective.cpp. Like the group itself, for one collective at a time.

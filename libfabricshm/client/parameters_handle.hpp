@@ -10,6 +10,7 @@
 #include "libfabricshm/include/fabricshm/optim.h"
 #include "libfabricshm/optim/parameter_set.hpp"
 #include "libfabricshm/optim/parameter_snapshots.hpp"
+#include "libfabricshm/optim/stale_steps.hpp"
 
 /// `group` is nullptr once it was left: then the set can be closed, and nothing else.
 struct fabricshm_parameters {
@@ -20,12 +21,18 @@ struct fabricshm_parameters {
     fabricshm_group* group = nullptr;
     std::unique_ptr<fabricshm::ParameterSet> set;
     std::unique_ptr<fabricshm::ParameterSnapshots> snapshots;  // after the set, so gone before it
+    std::unique_ptr<fabricshm::StaleSteps> stale;              // likewise; made when it is needed
 };
 
 namespace fabricshm {
 
 /// 0, or the refusal of a set that is NULL or another process's.
 int check_set(const char* function, const fabricshm_parameters* set);
+
+/// What a step is called with: checked, and in our types. `call` receives it.
+int take_step(const char* function, const fabricshm_parameters& set,
+              const fabricshm_step_call* given, const fabricshm_step_report* report,
+              StepCall& call);
 
 /// The failure, with the names of set and arena.
 int fail_set(const Error& error, const fabricshm_parameters& set);

@@ -55,23 +55,24 @@ Result<std::string> readers_of(const std::vector<std::string>& readers) {
                    "%zu readers are more than fit: name a group", readers.size());
 }
 
-MapOptions options_of(const proto::ArenaOpen& opened, bool writable) {
+MapOptions options_of(const proto::ArenaOpen& opened, bool writable, bool of_device) {
     MapOptions options;
     options.writable = writable;
     options.align = std::max<Bytes>(opened.align, opened.huge_page_bytes);
     options.huge_page_bytes = opened.huge_page_bytes;
+    options.is_inherited = !of_device;
     return options;
 }
 
-Result<Mapping> map_arena(const Session::KnownArena& known, const proto::ArenaOpen& opened,
-                          bool writable) {
+Result<Mapping> map_arena(const Session& session, const Session::KnownArena& known,
+                          const proto::ArenaOpen& opened, bool writable) {
     // The session was lost between the answer and here, and the arena with it.
     if (known.descriptor == nullptr) return Error{Errc::kDaemon, 0, "open published arena"};
     const auto others =
         known.others != nullptr ? std::span<const Fd>(*known.others) : std::span<const Fd>();
-    FABRIC_TRY(Mapping mapping,
-               Mapping::map(*known.descriptor, others, proto::stripes_of(opened),
-                            proto::offset_of(opened), opened.bytes, options_of(opened, writable)));
+    const MapOptions options = options_of(opened, writable, is_on_device(session.identity()));
+    FABRIC_TRY(Mapping mapping, Mapping::map(*known.descriptor, others, proto::stripes_of(opened),
+                                             proto::offset_of(opened), opened.bytes, options));
     if (mapping.size() <= kPublishedHeaderBytes) return Error{Errc::kCorrupt, 0, "published arena"};
     const auto& header = *reinterpret_cast<const PublishedHeader*>(mapping.data());
     // Acquire pairs with the release in Publications::settle().
@@ -113,24 +114,42 @@ Result<proto::Message> open_patiently(Session& session, const proto::Message& re
     }
 }
 
-// Commits all of it: the one region of a published arena is its maker's, and asking twice is
-// harmless.
-Result<void> commit_all(Session& session, const proto::ArenaOpen& opened, TimePoint deadline) {
+// Commits the first `bytes` of it: the one region of a published arena is its maker's, and asking
+// twice is harmless.
+Result<proto::Region> commit(Session& session, std::uint64_t arena, Bytes bytes,
+                             TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kRegionCreate, 0);
-    request.region.arena_id = opened.arena_id;
-    request.region.bytes = opened.bytes - kPublishedHeaderBytes;
+    request.region.arena_id = arena;
+    request.region.bytes = bytes;
     FABRIC_TRY(const proto::Message reply,
                session.call(request, "commit published arena", deadline, Retry::kHarmless));
     const bool whole =
         reply.region.offset == kPublishedHeaderBytes && reply.region.bytes == request.region.bytes;
-    return whole ? Result<void>() : Error{Errc::kCorrupt, 0, "commit published arena"};
+    if (!whole) return Error{Errc::kCorrupt, 0, "commit published arena"};
+    return reply.region;
+}
+
+// What was committed stays so.
+Result<void> free_region(Session& session, const proto::Region& region, TimePoint deadline) {
+    proto::Message request = proto::make_request(proto::Type::kRegionFree, 0);
+    request.region.arena_id = region.arena_id;
+    request.region.region_id = region.region_id;
+    const auto freed = session.call(request, "commit published arena", deadline, Retry::kHarmless);
+    // A daemon that was started again in between had freed it.
+    const bool is_gone = !freed.ok() && freed.error().code == Errc::kNotFound;
+    return freed.ok() || is_gone ? Result<void>() : Result<void>(freed.error());
 }
 
 }  // namespace
 
+std::unique_ptr<fork_guard::Hole> hole_of(const Session& session, const Mapping& mapping) {
+    if (!is_on_device(session.identity())) return nullptr;
+    return std::make_unique<fork_guard::Hole>(mapping.data(), mapping.size());
+}
+
 // ---- The maker ------------------------------------------------------------------------------
 
-Result<std::shared_ptr<PublishedArena>> PublishedArena::publish(
+Result<std::shared_ptr<PublishedArena>> PublishedArena::open(
     std::shared_ptr<Session> session, const std::string& name, Bytes bytes,
     const std::vector<std::string>& readers, TimePoint deadline) {
     proto::Message request = proto::make_request(proto::Type::kArenaOpen, 0);
@@ -144,15 +163,97 @@ Result<std::shared_ptr<PublishedArena>> PublishedArena::publish(
     FAULT_POINT("pins.published");
     const proto::ArenaOpen& opened = reply.arena_open;
     const Session::KnownArena known = session->known_arena(opened.arena_id);
-    auto mapping = map_arena(known, opened, true);
-    const auto committed =
-        mapping.ok() ? commit_all(*session, opened, deadline) : Result<void>(mapping.error());
-    if (!committed.ok()) return committed.error();
-    const auto& header = *reinterpret_cast<const PublishedHeader*>(mapping->data());
+    FABRIC_TRY(Mapping mapping, map_arena(*session, known, opened, true));
+    const auto& header = *reinterpret_cast<const PublishedHeader*>(mapping.data());
     // Written before the answer that let this session in.
     const bool is_new = header.makers.load(std::memory_order_relaxed) == 1;
     return std::shared_ptr<PublishedArena>(new PublishedArena(
-        std::move(session), known.session_id, opened.arena_id, std::move(*mapping), is_new));
+        std::move(session), known.session_id, opened.arena_id, std::move(mapping), is_new));
+}
+
+Result<std::shared_ptr<PublishedArena>> PublishedArena::publish(
+    std::shared_ptr<Session> session, const std::string& name, Bytes bytes,
+    const std::vector<std::string>& readers, TimePoint deadline) {
+    FABRIC_TRY(auto made, open(std::move(session), name, bytes, readers, deadline));
+    FABRIC_TRY([[maybe_unused]] const proto::Region all,
+               commit(*made->session_, made->id_, made->bytes(), deadline));
+    return made;
+}
+
+// ---- Elastic --------------------------------------------------------------------------------
+
+Result<std::shared_ptr<PublishedArena>> PublishedArena::publish_elastic(
+    std::shared_ptr<Session> session, const std::string& name, Bytes bytes, Bytes floor,
+    const std::vector<std::string>& readers, TimePoint deadline) {
+    FABRIC_TRY(auto made, open(std::move(session), name, bytes, readers, deadline));
+    FABRIC_TRY_VOID(made->commit_elastic(floor, deadline));
+    return made;
+}
+
+Result<void> PublishedArena::commit_elastic(Bytes floor, TimePoint deadline) {
+    // A daemon, or a pool, that takes nothing back has said nothing here.
+    is_elastic_ = elastic().target.load(std::memory_order_acquire) != 0;
+    floor = std::min(round_up(floor, kPageBytes), bytes());
+    const bool has_enough = is_elastic_ && !is_new_ && committed() >= floor;
+    for (Bytes wanted = bytes(); !has_enough;) {
+        const auto region = commit(*session_, id_, wanted, deadline);
+        const bool is_full = !region.ok() && region.error().code == Errc::kNoMemory;
+        if (is_full && is_elastic_ && wanted > floor) {
+            wanted = std::max(floor, round_up(wanted / 2, kPageBytes));
+            continue;
+        }
+        if (!region.ok()) return region.error();
+        if (is_elastic_) FABRIC_TRY_VOID(free_region(*session_, *region, deadline));
+        break;
+    }
+    // Behind the region, which the daemon would not take a byte of.
+    if (is_elastic_) {
+        elastic().floor.store(floor + kPublishedHeaderBytes, std::memory_order_release);
+    }
+    return {};
+}
+
+Bytes PublishedArena::committed() const noexcept {
+    if (!is_elastic_) return bytes();
+    // Acquire: those pages are there.
+    const Bytes all = elastic().committed.load(std::memory_order_acquire);
+    return std::min(all, mapping_.size()) - std::min(all, kPublishedHeaderBytes);
+}
+
+// The word of a maker of before counts while its target does: behind that the daemon takes pages
+// away. Once another target is there, none of it goes before this maker has answered.
+Bytes PublishedArena::usable() const noexcept {
+    if (!is_elastic_) return bytes();
+    const ElasticWord target = unpack_elastic(elastic().target.load(std::memory_order_acquire));
+    const ElasticWord kept = unpack_elastic(elastic().kept.load(std::memory_order_relaxed));
+    const Bytes all = committed();
+    if (kept.serial != target.serial || kept.bytes <= kPublishedHeaderBytes) return all;
+    return std::min(all, kept.bytes - kPublishedHeaderBytes);
+}
+
+std::optional<ElasticTarget> PublishedArena::target() const noexcept {
+    if (!is_elastic_) return std::nullopt;
+    // Acquire: what is committed was so before.
+    const ElasticWord word = unpack_elastic(elastic().target.load(std::memory_order_acquire));
+    if (word.serial == answered_ || word.bytes <= kPublishedHeaderBytes) return std::nullopt;
+    return ElasticTarget{word, std::min(word.bytes - kPublishedHeaderBytes, committed())};
+}
+
+void PublishedArena::keep(const ElasticTarget& target, Bytes bytes) noexcept {
+    if (bytes <= target.bytes) answered_ = target.word.serial;
+    const ElasticWord kept{target.word.serial, bytes + kPublishedHeaderBytes};
+    // Release: the daemon that sees it takes the pages, behind all that was done with them here.
+    elastic().kept.store(pack(kept), std::memory_order_release);
+}
+
+void PublishedArena::report(const ElasticUse& use) noexcept {
+    const std::uint64_t words[] = {use.hits, use.misses, use.stall_ns, use.refetched,
+                                   use.near, use.used,   use.readers};
+    static_assert(sizeof words == sizeof use);
+    // Relaxed: figures of one moment, none of which depends on another.
+    for (std::size_t i = 0; i < kElasticUseWords; ++i) {
+        elastic().use[i].store(words[i], std::memory_order_relaxed);
+    }
 }
 
 bool PublishedArena::is_held() const noexcept {
@@ -261,7 +362,7 @@ Result<std::shared_ptr<SubscribedArena>> SubscribedArena::subscribe(
                session->call(request, "subscribe to arena", deadline, Retry::kHarmless));
     const proto::ArenaOpen& opened = reply.arena_open;
     const Session::KnownArena known = session->known_arena(opened.arena_id);
-    FABRIC_TRY(Mapping mapping, map_arena(known, opened, false));
+    FABRIC_TRY(Mapping mapping, map_arena(*session, known, opened, false));
     FAULT_POINT("pins.subscribed");
 
     proto::Message ask = proto::make_request(proto::Type::kPinPage, 0);
@@ -279,6 +380,7 @@ Result<std::shared_ptr<SubscribedArena>> SubscribedArena::subscribe(
 
 SubscribedArena::~SubscribedArena() {
     // First the mappings: the daemon lets the pins go then.
+    hole_.reset();
     mapping_.reset();
     page_.reset();
     if (is_held()) close_arena(*session_, id_);

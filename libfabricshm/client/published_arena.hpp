@@ -7,11 +7,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/pin_page.hpp"
@@ -25,6 +27,10 @@ struct ArenaReader {
     std::uint32_t uid = 0;
     const PinPage* page = nullptr;  // input: see PinScan
 };
+
+/// Of a mapped arena of `session`: children of fork() don't get it when it is on a device. Else
+/// nullptr.
+std::unique_ptr<fork_guard::Hole> hole_of(const Session& session, const Mapping& mapping);
 
 /// The maker's side. Thread-safe, but for what is said of readers().
 class PublishedArena {
@@ -41,6 +47,13 @@ class PublishedArena {
                                                            const std::string& name, Bytes bytes,
                                                            const std::vector<std::string>& readers,
                                                            TimePoint deadline);
+
+    /// The same for an arena that gives memory back when other arenas need it, and gets it again:
+    /// elastic_words.hpp. Committed is as much as the pool has, `floor` of data() at least. Where
+    /// a part of an arena can't go back to the pool it is an arena as any (is_elastic() false).
+    static Result<std::shared_ptr<PublishedArena>> publish_elastic(
+        std::shared_ptr<Session> session, const std::string& name, Bytes bytes, Bytes floor,
+        const std::vector<std::string>& readers, TimePoint deadline);
 
     /// Unmaps. The arena stays published as long as the session or any reader has it.
     ~PublishedArena() = default;
@@ -76,20 +89,46 @@ class PublishedArena {
     /// Of one thread at a time.
     Result<void> scan_all(PinScan& scan, TimePoint deadline);
 
+    // ---- Of an elastic arena; sizes are of data(), in whole pages. One thread at a time --------
+
+    bool is_elastic() const noexcept { return is_elastic_; }
+    /// What has pages: of another arena all of it.
+    Bytes committed() const noexcept;
+    /// What may be used when the maker begins: no more than a maker of before has kept.
+    Bytes usable() const noexcept;
+    /// What the daemon asks the maker to use at most; beyond what is used the new pages are there.
+    /// Nothing: it has been answered to the end.
+    std::optional<ElasticTarget> target() const noexcept;
+    /// From now on no byte behind `bytes` is used: by no line, no reader's pin and no read that is
+    /// under way. Those may be gone when this returns. More than the target: the rest follows, or
+    /// not, by another call. Before bytes are used that were not, it has to be said, too.
+    void keep(const ElasticTarget& target, Bytes bytes) noexcept;
+    /// For the daemon's control loop and for people.
+    void report(const ElasticUse& use) noexcept;
+
     /// Withdraws it: no reader subscribes any more, and its memory goes back when the last one is
     /// gone. Nothing may be stored in it afterwards.
     void unpublish() noexcept;
 
   private:
+    static Result<std::shared_ptr<PublishedArena>> open(std::shared_ptr<Session> session,
+                                                        const std::string& name, Bytes bytes,
+                                                        const std::vector<std::string>& readers,
+                                                        TimePoint deadline);
+    Result<void> commit_elastic(Bytes floor, TimePoint deadline);
     PublishedArena(std::shared_ptr<Session> session, std::uint64_t session_id, std::uint64_t id,
                    Mapping mapping, bool is_new)
         : session_(std::move(session)),
           session_id_(session_id),
           id_(id),
           mapping_(std::move(mapping)),
+          hole_(hole_of(*session_, mapping_)),
           is_new_(is_new) {}
     const PublishedHeader& header() const noexcept {
         return *reinterpret_cast<const PublishedHeader*>(mapping_.data());
+    }
+    ElasticWords& elastic() const noexcept {
+        return reinterpret_cast<PublishedHeader*>(mapping_.data())->elastic;
     }
     Result<void> fetch_page(std::uint64_t number, TimePoint deadline);
     Result<std::vector<std::uint64_t>> list_pages(TimePoint deadline);
@@ -98,7 +137,10 @@ class PublishedArena {
     const std::uint64_t session_id_;
     const std::uint64_t id_;
     const Mapping mapping_;
+    const std::unique_ptr<fork_guard::Hole> hole_;  // of mapping_, where it is on a device
     const bool is_new_;
+    bool is_elastic_ = false;
+    std::uint32_t answered_ = 0;  // the serial of the last target that is answered to the end
     // Of the listing that readers_ are from; both 0: none yet.
     std::uint64_t newest_ = 0;
     std::uint64_t changes_ = 0;
@@ -142,12 +184,14 @@ class SubscribedArena {
           session_id_(session_id),
           id_(id),
           mapping_(std::move(mapping)),
+          hole_(hole_of(*session_, mapping_)),
           page_(std::move(page)) {}
 
     const std::shared_ptr<Session> session_;
     const std::uint64_t session_id_;
     const std::uint64_t id_;
     Mapping mapping_;
+    std::unique_ptr<fork_guard::Hole> hole_;  // of mapping_, where it is on a device
     Mapping page_;
 };
 

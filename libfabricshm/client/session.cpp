@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -120,17 +121,13 @@ Result<void> Session::attach_first(TimePoint deadline) {
 
 Session::~Session() {
     close();
-    if (is_foreign()) {
-        // Its socket is closed already and its number may be another file by now: leave it alone,
-        // as a leak on purpose.
-        new std::shared_ptr<const UnixSocket>(std::move(line_.socket));
-        return;
-    }
-    delete thread_;
+    // A child does not have the thread.
+    if (!is_foreign()) delete thread_;
 }
 
 void Session::close() noexcept {
     if (is_foreign()) return;
+    telemetry_.tell_latencies(monotonic_ns());
     std::unique_lock lock(mutex_);
     if (state_ != State::kClosed) {
         const bool said_hello = state_ == State::kConnected;
@@ -191,7 +188,8 @@ Result<Session::Line> Session::wait_for_line(std::uint64_t after, TimePoint dead
     while (!settled()) {
         // By state and not by the clock: what settled in the last moment counts.
         if (changed_.wait_until(lock, deadline) == std::cv_status::timeout && !settled()) {
-            return Error{Errc::kDaemon, 0, step};
+            const Error away{Errc::kDaemon, 0, step};
+            return line_.why_away.empty() ? away : explain(away, "%s", line_.why_away.c_str());
         }
     }
     if (state_ == State::kClosed) return Error{Errc::kClosed, 0, step};

@@ -19,7 +19,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
-#include "libfabricshm/client/arena_closings.hpp"
+#include "libfabricshm/client/closings.hpp"
 #include "libfabricshm/client/connection.hpp"
 #include "libfabricshm/client/farewell.hpp"
 #include "libfabricshm/client/pin_files.hpp"
@@ -31,6 +31,10 @@
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricshm {
+
+namespace fork_guard {
+class Incoming;
+}
 
 struct SessionOptions {
     std::vector<std::string> sockets;             // tried in this order
@@ -144,6 +148,7 @@ class Session {
     struct Line {  // the connection of one attempt
         std::shared_ptr<const UnixSocket> socket;
         std::uint64_t number = 0;
+        std::string why_away = {};  // the daemon is, as the last try to attach again found
     };
 
     // Counts callers inside, so that the destructor knows when the last one left.
@@ -160,13 +165,14 @@ class Session {
     void serve(const UnixSocket& socket);
     bool deliver_until_readable(const UnixSocket& socket);
     Result<bool> flush_outbox(const UnixSocket& socket);
-    void dispatch(const proto::Message& reply, const Received& received, std::span<Fd> descriptors);
+    void dispatch(const proto::Message& reply, const Received& received,
+                  fork_guard::Incoming& descriptors);
     void undo(const proto::Message& reply);
     void learn_loss(const proto::Region& news);
     void wake_thread() noexcept;
     void want_pages();
     void ask_for_pages();
-    bool take_page(const proto::Message& reply, const Fd& descriptor);
+    bool take_page(const proto::Message& reply, fork_guard::Incoming& descriptors);
     bool lose_line();
     bool reconnect();
     Result<void> attach_first(TimePoint deadline);
@@ -187,7 +193,7 @@ class Session {
     std::unordered_map<std::uint64_t, Pending*> pending_;
     std::unordered_set<std::uint64_t> abandoned_;  // ids whose callers gave up
     std::deque<proto::Message> outbox_;            // posted, and not sent yet
-    ArenaClosings closings_;                       // sent, and not answered yet
+    Closings closings_;                            // sent, and not answered yet
     std::shared_ptr<Stay> stay_;                   // where several hosts share the pool
     Fd wake_;  // an eventfd: something came into the outbox, and the thread may be asleep
     ArenaDescriptors arenas_;

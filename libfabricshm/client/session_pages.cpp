@@ -1,8 +1,10 @@
-// The session's two pages: asked for when they are first needed, and of every new daemon again.
+// The session's two pages: asked for when they are first needed, and of every new daemon again. And
+// its trace, which the daemon begins.
 
 #include <time.h>
 
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
@@ -83,13 +85,18 @@ void Session::ask_for_pages() {
     }
 }
 
-// On the session's thread. False when the reply is about something else.
-bool Session::take_page(const proto::Message& reply, const Fd& descriptor) {
+// On the session's thread. False when the reply is about something else. Traces are begun and ended
+// by the daemon, unasked.
+bool Session::take_page(const proto::Message& reply, fork_guard::Incoming& descriptors) {
     const proto::Type type = proto::type_of(reply.header);
     const bool telemetry = type == proto::Type::kTelemetryOpen;
-    if (!telemetry && type != proto::Type::kDirectivesOpen) return false;
+    const bool traces = type == proto::Type::kTrace && proto::is_news(reply.header);
+    if (!telemetry && !traces && type != proto::Type::kDirectivesOpen) return false;
+    const Fd descriptor = descriptors.take(0);
     Result<void> taken;
-    if (reply.header.status != 0) {
+    if (traces) {
+        taken = telemetry_.take_trace(reply.trace, descriptor);
+    } else if (reply.header.status != 0) {
         taken = proto::error_of(reply, proto::name_of(type));
     } else {
         taken = telemetry ? telemetry_.take_telemetry(descriptor)

@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <iterator>
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/client/fork_guard.hpp"
 #include "libfabricshm/client/session.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -84,29 +83,23 @@ struct Files {
 
 // Keeps the files of an arena that is not known. Those `of_device` a child of fork() closes, as it
 // does not get the memory.
-Error keep(const proto::ArenaOpen& opened, const Received& received, std::span<Fd> descriptors,
-           bool of_device, const Files& files) {
+Error keep(const proto::ArenaOpen& opened, const Received& received,
+           fork_guard::Incoming& descriptors, bool of_device, const Files& files) {
     const bool is_known = files.arenas.count(opened.arena_id) != 0;
     if (!is_known && received.lacks_descriptors) {
         return {Errc::kSystem, EMFILE, "open arena: no room for its descriptors (RLIMIT_NOFILE)"};
     }
     const std::size_t count = proto::stripes_of(opened).files;
-    const auto end = descriptors.begin() + static_cast<std::ptrdiff_t>(count);
-    const bool is_whole =
-        std::all_of(descriptors.begin(), end, [](const Fd& fd) { return static_cast<bool>(fd); });
+    const bool is_whole = descriptors.has(0, count);
     if (!is_known && !is_whole) return {Errc::kCorrupt, 0, "arena_open without a descriptor"};
     if (!is_known) {
-        files.arenas[opened.arena_id] = of_device
-                                            ? fork_guard::guarded(std::move(descriptors[0]))
-                                            : std::make_shared<const Fd>(std::move(descriptors[0]));
+        files.arenas[opened.arena_id] =
+            of_device ? descriptors.keep(0) : std::make_shared<const Fd>(descriptors.take(0));
     }
-    if (!is_known && count > 1) {
-        files.others[opened.arena_id] = fork_guard::guarded(std::vector<Fd>(
-            std::make_move_iterator(descriptors.begin() + 1), std::make_move_iterator(end)));
-    }
-    if (count == 1 && descriptors[1]) {
+    if (!is_known && count > 1) files.others[opened.arena_id] = descriptors.keep(1, count - 1);
+    if (count == 1 && descriptors.has(1)) {
         // The newest: a daemon that was started again has another page. No arena has both.
-        files.links[opened.arena_id] = std::make_shared<const Fd>(std::move(descriptors[1]));
+        files.links[opened.arena_id] = std::make_shared<const Fd>(descriptors.take(1));
     }
     return {Errc::kOk, 0, ""};
 }
@@ -141,9 +134,9 @@ void Session::serve(const UnixSocket& socket) {
         std::memset(&reply, 0, sizeof reply);
         // Arenas and pages come with one; arenas of an emulated machine with the pool's links, too,
         // those on several devices with one for each.
-        std::array<Fd, Stripes::kFilesMax> descriptors;
+        fork_guard::Incoming descriptors;
         const auto received =
-            socket.receive(proto::writable_bytes_of(reply), descriptors, TimePoint::max());
+            descriptors.receive(socket, proto::writable_bytes_of(reply), TimePoint::max());
         if (!received.ok()) {
             if (received.error().code != Errc::kClosed) {
                 log(LogLevel::kError, "%s", describe(received.error()).c_str());
@@ -200,11 +193,14 @@ Result<bool> Session::flush_outbox(const UnixSocket& socket) {
 }
 
 void Session::dispatch(const proto::Message& reply, const Received& received,
-                       std::span<Fd> descriptors) {
+                       fork_guard::Incoming& descriptors) {
     const auto valid = proto::check_reply(reply, received.bytes);
     const bool succeeded = valid.ok() && reply.header.status == 0;
-    if (proto::is_news(reply.header)) return succeeded ? learn_loss(reply.region) : void();
-    if (valid.ok() && take_page(reply, descriptors[0])) return;
+    if (valid.ok() && take_page(reply, descriptors)) return;
+    if (proto::is_news(reply.header)) {
+        const bool is_loss = proto::type_of(reply.header) == proto::Type::kPoisoned;
+        return succeeded && is_loss ? learn_loss(reply.region) : void();
+    }
     std::unique_lock lock(mutex_);
     if (valid.ok()) closings_.note_answer(reply);
     const auto found = pending_.find(reply.header.request_id);
@@ -231,10 +227,10 @@ void Session::dispatch(const proto::Message& reply, const Received& received,
         }
     }
     const bool is_page = proto::type_of(reply.header) == proto::Type::kPinPage;
-    if (valid.ok() && succeeded && is_page && descriptors[0]) {
+    if (valid.ok() && succeeded && is_page && descriptors.has(0)) {
         // Before the caller wakes, as above.
         pin_files_->keep(reply.pin_page, reply.pin_page.session_id == identity_.id,
-                         std::move(descriptors[0]));
+                         descriptors.take(0));
     }
     pending.reply = reply;
     pending.outcome = Pending::Outcome::kAnswered;
@@ -291,6 +287,10 @@ bool Session::reconnect() {
         }
         const auto attached = attach_again();
         if (attached.ok()) return true;
+        {
+            const std::lock_guard lock(mutex_);
+            line_.why_away = explanation_of(attached.error());
+        }
         // Each new reason once, or the log would fill while an operator works on the daemon.
         if (attached.error().code != last) {
             last = attached.error().code;
@@ -361,6 +361,7 @@ Result<void> Session::resume(SessionIdentity identity, const ArenaDescriptors& a
     ask_for_pages();
     FABRIC_TRY_VOID(flush_outbox(*socket));
     ++line_.number;
+    line_.why_away.clear();
     state_ = State::kConnected;
     changed_.notify_all();
     log(LogLevel::kInfo, "attached again to fabricd as session %llu",

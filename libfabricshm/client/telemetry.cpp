@@ -11,6 +11,26 @@ namespace {
 
 // The daemon samples the counts of one session once per second.
 constexpr std::int64_t kShardsEveryNs = 100'000'000;
+constexpr std::int64_t kLatenciesEveryNs = 1'000'000'000;
+
+// What a page has to say: the sums, less what pages of daemons before have had.
+LatencyImage difference(const LatencyImage& all, const LatencyImage& before) noexcept {
+    LatencyImage left{};
+    left.used = all.used;
+    for (int kind = 0; kind < kLatencyKinds; ++kind) {
+        left.failures[kind] = all.failures[kind] - before.failures[kind];
+    }
+    for_each_bit(all.used, [&](int index) {
+        LatencyRow& row = left.rows[index];
+        row = all.rows[index];
+        const LatencyRow& less = before.rows[index];
+        for (int bucket = 0; bucket <= kLatencyEnds; ++bucket) {
+            row.counts[bucket] -= less.counts[bucket];
+        }
+        row.sum_ns -= less.sum_ns;
+    });
+    return left;
+}
 
 // The daemon made the file, but a daemon is checked like any other process: a file that could
 // shrink would be a SIGBUS in the middle of training.
@@ -80,11 +100,14 @@ void Telemetry::step(const StepInfo& info, std::int64_t now_ns) {
     publish();
     // Relaxed here and below: the time guards nothing; the lock does.
     if (now_ns >= shards_due_ns_.load(std::memory_order_relaxed)) publish_shards(now_ns);
+    if (now_ns >= latencies_due_ns_) publish_latencies(now_ns);
 }
 
 void Telemetry::add_meter(std::uint64_t group_id, const std::shared_ptr<Meter>& meter) {
     const std::lock_guard lock(mutex_);
     meters_.push_back({group_id, meter, {}});
+    meter->set_latencies(&latencies_);
+    if (monotonic_clock_ns() < trace_until_ns_) meter->set_trace(&trace_);
 }
 
 int Telemetry::read_due(std::int64_t now_ns) {
@@ -166,6 +189,24 @@ void Telemetry::publish_waits() noexcept {
     if (telemetry_) write_telemetry_waits(telemetry_.data(), waits_);
 }
 
+void Telemetry::tell_latencies(std::int64_t now_ns) noexcept {
+    const std::lock_guard lock(mutex_);
+    publish_latencies(now_ns);
+}
+
+// Under the lock.
+void Telemetry::publish_latencies(std::int64_t now_ns) noexcept {
+    latencies_due_ns_ = now_ns + kLatenciesEveryNs;
+    // The page of a daemon that does not know them has no place for them.
+    if (telemetry_.size() < kTelemetryFileBytes) return;
+    latencies_.copy_to(latencies_told_);
+    const bool is_any = latencies_told_.used != 0 ||
+                        std::ranges::any_of(latencies_told_.failures,
+                                            [](std::uint64_t count) { return count != 0; });
+    if (!is_any) return;
+    write_telemetry_latencies(telemetry_.data(), difference(latencies_told_, latencies_before_));
+}
+
 DirectiveImage Telemetry::directives() {
     const std::lock_guard lock(mutex_);
     if (!directives_) return in_force_;
@@ -186,10 +227,14 @@ QuotaImage Telemetry::quotas() {
 }
 
 Result<void> Telemetry::take_telemetry(const Fd& file) {
-    FABRIC_TRY(Mapping page, map_page(file, kTelemetryFileBytes, true));
+    auto mapped = map_page(file, kTelemetryFileBytes, true);
+    if (!mapped.ok()) mapped = map_page(file, kShortTelemetryFileBytes, true);
+    FABRIC_TRY(Mapping page, std::move(mapped));
     FABRIC_TRY_VOID(check_telemetry(page.data()));
     const std::lock_guard lock(mutex_);
     telemetry_ = std::move(page);
+    latencies_before_ = latencies_told_;
+    latencies_due_ns_ = 0;
     // What was counted before there was a page, or in the page of the last daemon.
     if (last_step_ns_ != 0) publish();
     const bool waits =
@@ -197,6 +242,49 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
     if (waits) publish_waits();
     // The next read reports all before it.
     shards_due_ns_.store(0, std::memory_order_relaxed);
+    return {};
+}
+
+// Under the lock.
+void Telemetry::set_trace(OperationTrace* trace) noexcept {
+    for (Metered& metered : meters_) {
+        if (const auto meter = metered.meter.lock()) meter->set_trace(trace);
+    }
+}
+
+// Under the lock, while no meter has the trace.
+Result<void> Telemetry::map_ring(const Fd& file) {
+    // Looked at apart, so that a file that is none does not take the place of one that is.
+    FABRIC_TRY(Mapping fresh, map_page(file, kTraceFileBytes, true));
+    FABRIC_TRY_VOID(check_trace(fresh.data()));
+    if (ring_) {
+        FABRIC_TRY_VOID(ring_.replace(file));
+    } else {
+        ring_ = std::move(fresh);
+    }
+    // So that no operation takes the page faults. Added, not stored: an operation that began under
+    // the last trace may write yet.
+    auto& ring = *reinterpret_cast<TraceRing*>(ring_.data());
+    constexpr std::size_t kSlotsOfPage = kPageFileBytes / sizeof(TraceSlot);
+    for (std::size_t slot = 0; slot < kTraceRecords; slot += kSlotsOfPage) {
+        // Relaxed: it changes nothing.
+        ring.slots[slot].sequence.fetch_add(0, std::memory_order_relaxed);
+    }
+    ring.slots[kTraceRecords - 1].sequence.fetch_add(0, std::memory_order_relaxed);
+    return {};
+}
+
+Result<void> Telemetry::take_trace(const proto::Trace& trace, const Fd& file) {
+    const std::lock_guard lock(mutex_);
+    set_trace(nullptr);
+    trace_until_ns_ = 0;
+    if (trace.bytes == 0) return {};
+    if (trace.bytes != kTraceFileBytes) return Error{Errc::kVersion, 0, "trace file"};
+    FABRIC_TRY_VOID(map_ring(file));
+    trace_.begin_trace(ring_.data(), trace.until_ns,
+                       {trace.base_ns, trace.base_ticks, trace.scale});
+    trace_until_ns_ = trace.until_ns;
+    set_trace(&trace_);
     return {};
 }
 

@@ -11,9 +11,11 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/client/shard_meters.hpp"
 #include "libfabricshm/collective/meter.hpp"
+#include "libfabricshm/collective/operation_trace.hpp"
 #include "libfabricshm/collective/peer_read.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/proto/messages.hpp"
 #include "libfabricshm/shm/directive_page.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 
@@ -58,10 +60,18 @@ class Telemetry {
     /// Writes them now: a handle is closed, and no read may follow.
     void tell_shards(std::int64_t now_ns) noexcept;
 
+    /// Writes the latencies of collectives now: the session ends. Steps do it once per second.
+    void tell_latencies(std::int64_t now_ns) noexcept;
+
     /// Shows a wait that has become long at `place`, or at a free one for -1. Its place, or -1 when
     /// all are taken.
     int show_wait(int place, const WaitRecord& record) noexcept;
     void hide_wait(int place) noexcept;
+
+    /// What the daemon says of a trace: the operations of all groups, also of those that are joined
+    /// later, go into the ring in `file` until its end, in place of a trace before; or no longer.
+    /// kVersion for another size, kCorrupt as for pages.
+    Result<void> take_trace(const proto::Trace& trace, const Fd& file);
 
     /// The directives in force; serial 0: none.
     DirectiveImage directives();
@@ -86,6 +96,9 @@ class Telemetry {
     void publish() noexcept;
     void publish_shards(std::int64_t now_ns) noexcept;
     void publish_waits() noexcept;
+    void publish_latencies(std::int64_t now_ns) noexcept;
+    void set_trace(OperationTrace* trace) noexcept;
+    Result<void> map_ring(const Fd& file);
 
     std::mutex mutex_;
     TelemetryImage image_ = empty_telemetry();
@@ -94,6 +107,10 @@ class Telemetry {
     int next_peer_ = 0;
     std::vector<Metered> meters_;
     ShardMeters shards_;
+    LatencyCounters latencies_;        // outlive every operation, as the ring does
+    LatencyImage latencies_told_{};    // as they were written last
+    LatencyImage latencies_before_{};  // of them: into pages before this one
+    std::int64_t latencies_due_ns_ = 0;
     WaitRecord waits_[kWaitsShown]{};             // group_id 0: the place is free
     std::atomic<std::int64_t> shards_due_ns_{0};  // when to write what was read of shards
     Mapping telemetry_;
@@ -102,6 +119,9 @@ class Telemetry {
     DirectiveImage in_force_{};
     std::uint64_t quotas_seen_ = 0;  // likewise
     QuotaImage quotas_{};
+    Mapping ring_;          // of the last trace; never unmapped, since an operation may be in it
+    OperationTrace trace_;  // likewise
+    std::int64_t trace_until_ns_ = 0;  // 0: none is on
 };
 
 }  // namespace fabricshm

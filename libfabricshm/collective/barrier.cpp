@@ -551,7 +551,10 @@ Result<void> Barrier::check_others(const Word& word, std::uint64_t value, int pe
         if (other != rank_ && is_gone(other) && is_awaited(other)) return check(other);
     }
     looked_at_ = (looked_at_ + 1) % world_;
-    return is_awaited(looked_at_) ? check(looked_at_) : Result<void>();
+    if (!is_awaited(looked_at_)) return {};
+    const auto found = check(looked_at_);
+    // Asked again after that: it may have come meanwhile, and left in order.
+    return found.ok() || is_awaited(looked_at_) ? found : check_reason();
 }
 
 void Barrier::fail(Errc code, int rank) noexcept {

@@ -116,6 +116,7 @@ Result<void> run_arrived(Operation& operation) {
         choose_arrived(input, operation.all_in_arena, operation.group.tuning);
     constexpr const char* kWays[] = {"", "flat", "direct", "ring", "staged", "host"};
     log_route(operation, kWays[static_cast<std::size_t>(algorithm)]);
+    operation.way = static_cast<TraceWay>(algorithm);
     switch (algorithm) {
         case Algorithm::kDirect:
             return run_direct(operation);
@@ -202,6 +203,22 @@ MeteredCall metered(const Operation& operation) noexcept {
     // Operations in which no buffer was shown went through lines or slots.
     return {operation.call.kind, operation.largest_part, operation.arrival == 0,
             operation.rank(),    operation.world(),      operation.call.root};
+}
+
+// All but its times.
+TraceRecord traced(const Operation& operation, const Result<void>& result) noexcept {
+    constexpr TraceWay kByRoute[] = {TraceWay::kTiny, TraceWay::kSlots, TraceWay::kTree};
+    TraceRecord record{};
+    record.group_id = operation.group.place.group_id;
+    record.epoch = operation.group.operations;
+    record.bytes = operation.largest_part;
+    record.kind = static_cast<std::uint8_t>(operation.call.kind);
+    const bool by_route = operation.world() > 1 && operation.route != Route::kArrive;
+    record.way = by_route ? kByRoute[static_cast<std::size_t>(operation.route)] : operation.way;
+    record.rank = static_cast<std::uint16_t>(operation.rank());
+    record.world = static_cast<std::uint16_t>(operation.world());
+    if (!result.ok()) record.failed = static_cast<std::uint16_t>(result.error().code);
+    return record;
 }
 
 // Works out all that does not depend on the buffers.
@@ -513,6 +530,7 @@ Result<void> Group::run_prepared(Operation& operation) {
     operation.arrival = 0;
     operation.store_cell = -1;
     operation.past_cache = false;
+    operation.way = TraceWay::kNone;
     state_->barrier.view().step(PoolStep::kBegin);
     state_->barrier.begin_operation(row_of(operation.call.kind).name, operation.largest_part);
     const TimePoint start = time_for_stores(operation);
@@ -520,8 +538,13 @@ Result<void> Group::run_prepared(Operation& operation) {
     const Meter::Timing timing =
         meter != nullptr ? meter->begin(operation.largest_part) : Meter::Timing{};
     const Result<void> result = run_intact(operation);
-    if (meter != nullptr) meter->end(timing);
+    if (meter != nullptr) {
+        meter->end(timing, {operation.call.kind, operation.largest_part, result.ok()});
+    }
     if (meter != nullptr && result.ok()) meter->count(metered(operation));
+    if (__builtin_expect(timing.traced_ns != 0, false)) {
+        meter->trace(timing, traced(operation, result));
+    }
     state_->barrier.view().step(PoolStep::kEnd);
     if (result.ok() && operation.store_cell >= 0) judge_stores(operation, start);
     // All ranks count the same steps: the next operation starts where this one ended, on every rank

@@ -40,11 +40,36 @@ Meter::Timing Meter::begin_timed(Bytes bytes) noexcept {
     return timing;
 }
 
-void Meter::end_timed(const Timing& timing) noexcept {
+void Meter::end_timed(const Timing& timing, const EndedCall& call) noexcept {
+    // Relaxed: see set_latencies(), and begin() for why that is enough.
+    LatencyCounters* latencies = latencies_.load(std::memory_order_relaxed);
+    if (latencies != nullptr && !call.is_ok) latencies->count_failure(call.kind);
+    if (timing.weight == 0) return;
+    const std::int64_t took = nanoseconds(Clock::now() - timing.start);
+    if (latencies != nullptr && call.is_ok) {
+        latencies->count(call.kind, call.bytes, took, timing.weight);
+    }
     const std::int64_t waited = wait_ns_.load(std::memory_order_relaxed) - timing.waited_ns;
-    std::int64_t spent = nanoseconds(Clock::now() - timing.start) - waited;
+    std::int64_t spent = took - waited;
     if (timing.weight > 1) spent = std::min(spent, kSmallMostNs);
     if (spent > 0) add(comm_ns_, spent * timing.weight);
+}
+
+Meter::Timing Meter::begin_traced(OperationTrace& trace, Bytes bytes) noexcept {
+    const bool timed = bytes >= kAlwaysFrom || --left_ == 0;
+    Timing timing = timed ? begin_timed(bytes) : Timing{};
+    longest_.begin();
+    timing.traced_ns = trace.begin();
+    return timing;
+}
+
+void Meter::trace(const Timing& timing, TraceRecord record) noexcept {
+    // Relaxed: see begin(). It may be off by now.
+    OperationTrace* trace = trace_.load(std::memory_order_relaxed);
+    if (trace == nullptr) return;
+    record.begin_ns = timing.traced_ns;
+    record.arrive_ns = longest_.end_ns();
+    if (!trace->write(record)) trace_.store(nullptr, std::memory_order_relaxed);
 }
 
 // Worked out from what was called, not counted at the loads: what rank r reads of, or stores into,
@@ -81,6 +106,8 @@ void Meter::moved(int peer, Bytes bytes) noexcept {
 
 void Meter::waited(Duration length) noexcept {
     wait_ns_.fetch_add(nanoseconds(length), std::memory_order_relaxed);
+    const OperationTrace* trace = trace_.load(std::memory_order_relaxed);
+    if (trace != nullptr) longest_.note(trace->now_ns(), nanoseconds(length));
 }
 
 MeterSums Meter::sums() const noexcept {

@@ -5,6 +5,8 @@
 //   waiting        is timed from the moment at which a waiter has spun in vain, some microseconds
 //   communication  of operations from kAlwaysFrom on is timed each time; of smaller ones, one in
 //                  about sixteen is, at random, and counts for all
+//   latencies      are of the operations that are timed, waits included (latency_counters.hpp)
+//   a trace        has the times of each operation while it is on (operation_trace.hpp)
 
 #pragma once
 
@@ -14,6 +16,8 @@
 
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/collective/call.hpp"
+#include "libfabricshm/collective/latency_counters.hpp"
+#include "libfabricshm/collective/operation_trace.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 
 namespace fabricshm {
@@ -23,6 +27,13 @@ struct MeterSums {
     std::int64_t wait_ns = 0;
     std::int64_t comm_ns = 0;
     std::array<std::uint64_t, kPeersMax> bytes_to{};  // by rank
+};
+
+/// An operation that has ended.
+struct EndedCall {
+    Kind kind = Kind::kAllreduce;
+    Bytes bytes = 0;  // of the largest part
+    bool is_ok = true;
 };
 
 /// What an operation is to its meter.
@@ -47,19 +58,39 @@ class Meter {
         std::int64_t weight = 0;
         TimePoint start;
         std::int64_t waited_ns = 0;
+        std::int64_t traced_ns = 0;  // when it began, by the trace's clock; 0: it is not traced
     };
 
     /// Before an operation whose largest part has so many bytes.
     Timing begin(Bytes bytes) noexcept {
+        // Relaxed: the trace is there for as long as the group is; see Telemetry.
+        OperationTrace* trace = trace_.load(std::memory_order_relaxed);
+        if (__builtin_expect(trace != nullptr, false)) return begin_traced(*trace, bytes);
         if (bytes < kAlwaysFrom && --left_ != 0) return {};
         return begin_timed(bytes);
     }
     /// After it. What it did not wait counts as communication.
-    void end(const Timing& timing) noexcept {
-        if (timing.weight != 0) end_timed(timing);
+    void end(const Timing& timing, const EndedCall& call) noexcept {
+        if (timing.weight != 0 || !call.is_ok) end_timed(timing, call);
     }
     /// The bytes of an operation that went well.
     void count(const MeteredCall& call) noexcept;
+
+    /// From now on operations are written there; nullptr: nowhere. Any thread; what it was lives on
+    /// for as long as the meter, since an operation may be in it.
+    void set_trace(OperationTrace* trace) noexcept {
+        // Release: a thread that sees the trace sees what was made ready in it. (Readers need no
+        // acquire: all they do with it depends on the pointer, or is checked by its reader.)
+        trace_.store(trace, std::memory_order_release);
+    }
+    /// From now on the latencies of operations are counted there; it outlives every operation. Any
+    /// thread.
+    void set_latencies(LatencyCounters* latencies) noexcept {
+        // Release, as above.
+        latencies_.store(latencies, std::memory_order_release);
+    }
+    /// After end(), of an operation that was traced: `record` lacks its times.
+    void trace(const Timing& timing, TraceRecord record) noexcept;
 
     /// A message; any thread.
     void moved(int peer, Bytes bytes) noexcept;
@@ -70,12 +101,17 @@ class Meter {
 
   private:
     Timing begin_timed(Bytes bytes) noexcept;
-    void end_timed(const Timing& timing) noexcept;
+    Timing begin_traced(OperationTrace& trace, Bytes bytes) noexcept;
+    void end_timed(const Timing& timing, const EndedCall& call) noexcept;
 
     // Of the thread that runs operations.
     std::uint32_t left_ = 1;   // small operations until one is timed
     std::uint32_t drawn_ = 1;  // how many the next timed one stands for
     std::uint32_t random_ = 1;
+
+    std::atomic<OperationTrace*> trace_{nullptr};
+    std::atomic<LatencyCounters*> latencies_{nullptr};
+    LongestWait longest_;  // of the operation that is traced now
 
     // Relaxed throughout: each sum stands for itself. Those that one thread adds to are loaded and
     // stored, which is cheaper than an addition that is atomic.

@@ -152,6 +152,7 @@ struct Operation {
     bool posted_early = false;  // likewise: all ranks made their first post before they arrived
     int store_cell = -1;        // what this operation is measured as, after choose_stores()
     bool past_cache = false;    // likewise: store so what peers read
+    TraceWay way = TraceWay::kNone;  // on the route kArrive, once it is chosen
     // Of a kept operation, which comes with a timeout: the deadline, once a wait turned slow.
     Duration timeout{};
     TimePoint timeout_ends{};

@@ -19,6 +19,9 @@ class ArenaLedger {
     /// kNoMemory when `bytes` more do not fit into what is left.
     Result<void> check_room(Bytes bytes) const;
 
+    /// An arena of before a restart: what it has committed is used, until it is entered or dropped.
+    void expect(std::uint64_t arena_id, Bytes committed);
+
     /// Enters the arena with what it has committed; keeps a duplicate of `piece.fd` and hands
     /// `piece` on.
     Result<PoolPiece> enter(std::uint64_t arena_id, PoolPiece piece);
@@ -33,6 +36,9 @@ class ArenaLedger {
     /// The arena has committed its first `committed` bytes now.
     void grown(std::uint64_t arena_id, Bytes committed);
 
+    /// The pages from `committed` on are gone.
+    void shrunk(std::uint64_t arena_id, Bytes committed);
+
     /// Empties the file and forgets it. Idempotent.
     void drop(std::uint64_t arena_id) noexcept;
 
@@ -40,12 +46,17 @@ class ArenaLedger {
     PoolTotals totals() const noexcept { return {capacity_, used_}; }
 
   private:
-    /// What is used is what all of them have committed. A pass over them: for FABRIC_DCHECK.
+    /// What is used is what all of them, here or expected, have committed. A pass over them: for
+    /// FABRIC_DCHECK.
     bool adds_up() const noexcept;
 
+    /// Its bytes are counted as the arena's own from now on, or no longer.
+    void forget_expected(std::uint64_t arena_id) noexcept;
+
     Bytes capacity_;
-    Bytes used_ = 0;  // may pass capacity_ after an adoption: those pages exist already
+    Bytes used_ = 0;  // may pass capacity_ after a restart: those pages exist already
     std::unordered_map<std::uint64_t, Held> held_;
+    std::unordered_map<std::uint64_t, Bytes> expected_;  // not yet here; none is held, too
 };
 
 }  // namespace fabricshm

@@ -61,6 +61,19 @@ Result<void> MemfdBackend::grow(std::uint64_t arena_id, Bytes to, Bytes need) {
     return {};
 }
 
+Result<void> MemfdBackend::shrink(std::uint64_t arena_id, Bytes to) {
+    const ArenaLedger::Held* held = ledger_.find(arena_id);
+    if (held == nullptr) return Error{Errc::kNotFound, 0, "shrink arena"};
+    if (commits_whole()) return Error{Errc::kUnsupported, 0, "shrink arena"};
+    const Bytes page = plan_.huge_page_bytes != 0 ? plan_.huge_page_bytes : kPageBytes;
+    if (to == 0 || to % page != 0) return Error{Errc::kInvalid, 0, "shrink arena"};
+    if (to >= held->committed) return {};
+    // First the pages, then the account: what it counts as free has to be free.
+    empty_arena_file(held->fd, to, held->bytes);
+    ledger_.shrunk(arena_id, to);
+    return {};
+}
+
 // In the pool, and in the machine: the capacity was right at start-up, but others use memory, too.
 // Better a refusal now than the out-of-memory killer in the middle of the commit.
 Result<void> MemfdBackend::check_room(Bytes bytes) const {

@@ -45,9 +45,13 @@ class MemfdBackend final : public PoolBackend {
     /// Reserved pages are taken for a whole mapping when it is made, and not page by page.
     bool commits_whole() const noexcept override { return plan_.hugetlb; }
     bool is_local() const noexcept override { return plan_.local; }
+    void expect(std::uint64_t arena_id, Bytes committed) override {
+        ledger_.expect(arena_id, committed);
+    }
     Result<PoolPiece> adopt(std::uint64_t arena_id, Bytes bytes, PresentedFiles presented,
                             Bytes uncommitted) override;
     Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) override;
+    Result<void> shrink(std::uint64_t arena_id, Bytes to) override;
     void destroy(std::uint64_t arena_id) noexcept override { ledger_.drop(arena_id); }
     /// Always empty: a memfd has no name to be found by. What lives on is presented (adopt).
     Result<std::vector<PoolLeftover>> list() override { return std::vector<PoolLeftover>{}; }

@@ -59,7 +59,7 @@ struct PoolLeftover {
 
 struct PoolTotals {
     Bytes capacity = 0;
-    Bytes used = 0;  // committed
+    Bytes used = 0;  // committed, also by arenas that are expected
 };
 
 /// What an arena that grows has at first, at least, and by how much it grows, at least: some 5 ms
@@ -91,6 +91,13 @@ class PoolBackend {
     virtual Result<PoolPiece> create(std::uint64_t arena_id, const std::string& name,
                                      std::uint32_t uid, Bytes bytes) = 0;
 
+    /// Counts `committed` bytes of an arena of before a restart as used, until it is adopted or
+    /// destroyed: its pages exist, and nothing else here shows it. Nothing to do for a device,
+    /// whose catalogue has its arenas.
+    virtual void expect(std::uint64_t arena_id, Bytes committed) {
+        (void)arena_id, (void)committed;
+    }
+
     /// Adopts an arena that a session presents after a restart. `presented` comes from a client:
     /// kCorrupt unless they are the files of the kind and size that create() made. The last
     /// `uncommitted` bytes lose their pages, if they have any: a daemon that was killed while it
@@ -104,6 +111,15 @@ class PoolBackend {
     virtual Result<void> grow(std::uint64_t arena_id, Bytes to, Bytes need) {
         (void)arena_id, (void)to, (void)need;
         return Error{Errc::kUnsupported, 0, "grow arena"};
+    }
+
+    /// The arena's pages from `to` on go back to the pool, also while processes map them: what is
+    /// touched there again is zero and charged to the process that touches it. Nothing to do when
+    /// no more than that is committed. kUnsupported: this backend's arenas stay whole
+    /// (commits_whole()).
+    virtual Result<void> shrink(std::uint64_t arena_id, Bytes to) {
+        (void)arena_id, (void)to;
+        return Error{Errc::kUnsupported, 0, "shrink arena"};
     }
 
     /// Returns the arena's memory to the pool. Idempotent.

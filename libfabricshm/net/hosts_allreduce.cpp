@@ -32,7 +32,7 @@ Result<void> allreduce_small(HostsGroup& group, const HostsGroup::Step& step, By
     const HostsPlan& plan = group.plan();
     std::byte* own = group.slot(0);
     if (group.own_local() == 0)
-        FABRIC_TRY_VOID(group.links()->settle(group.pending(0), step.call.deadline));
+        FABRIC_TRY_VOID(group.links()->settle(group.pending(0), step.deadline));
     FABRIC_TRY_VOID(group.run_local(
         step, {.kind = Kind::kReduce, .input = call.input, .output = own, .bytes = bytes}));
     if (group.own_local() == 0) {
@@ -128,7 +128,7 @@ const std::byte* LargeAllreduce::partial(std::uint64_t number) const noexcept {
 Result<void> LargeAllreduce::scatter(std::uint64_t number) {
     const Block& now = block(number);
     if (!in_place_) {
-        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
+        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.deadline));
         FABRIC_TRY_VOID(group_.run_local(step_, {.kind = Kind::kReduceScatter,
                                                  .input = step_.call.input + number * each_.bytes,
                                                  .output = group_.slot(number),
@@ -194,8 +194,7 @@ Result<void> LargeAllreduce::add_up(std::uint64_t number, const Block& now) {
 Result<void> LargeAllreduce::reduce(std::uint64_t number) {
     const Block& now = block(number);
     // The output may be the input that is still being sent.
-    if (in_place_)
-        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
+    if (in_place_) FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.deadline));
     FABRIC_TRY_VOID(add_up(number, now));
     if (!sizes_.has_two_steps) return {};
     // Straight from the output, unless the network needs memory that was lent to it.
@@ -241,7 +240,7 @@ Result<void> LargeAllreduce::run() {
     }
     // The caller's buffers are the caller's again.
     for (std::uint64_t slot = 0; slot < HostsGroup::kSlots; ++slot) {
-        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(slot), step_.call.deadline));
+        FABRIC_TRY_VOID(group_.links()->settle(group_.pending(slot), step_.deadline));
     }
     return {};
 }

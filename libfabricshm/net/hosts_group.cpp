@@ -27,8 +27,8 @@ namespace {
 constexpr std::uint32_t kFormat = 5;
 constexpr std::uint64_t kMagic = 0x7374736f68626166;  // "fabhosts"
 
-// How much longer ranks wait for each other in a pool than for the network.
-constexpr Duration kGrace = std::chrono::seconds(2);
+// Of ahead_of(), at most; of a short timeout it is an eighth.
+constexpr Duration kMaxAhead = std::chrono::milliseconds(250);
 
 // What ranks say of themselves, first; and, once they know where all are, how to reach them.
 struct Introduction {
@@ -120,11 +120,16 @@ Result<std::unique_ptr<Transport>> transport_for(const HostsSpec& hosts, const L
     return open_transport(wanted);
 }
 
-// A failure that came over the network, in the word by which the ranks of this pool learn of it.
-// Their own failures have a rank below 2^16 there.
-constexpr int kVerdictShift = 16;
-int verdict_of(const Error& error) noexcept {
-    return static_cast<int>(error.code) << kVerdictShift | (error.detail + 1);
+// A failure that came over the network, in the word by which the ranks of this pool learn of it:
+// its code, the rank that reported it, and the rank that it names. Their own failures have a rank
+// alone there, which is below 2^18.
+constexpr int kReporterShift = 9;
+constexpr int kVerdictShift = 2 * kReporterShift;
+constexpr int kRankMask = (1 << kReporterShift) - 1;
+static_assert(kWorldMax < kRankMask);
+int verdict_of(const Error& error, int reporter = -1) noexcept {
+    return static_cast<int>(error.code) << kVerdictShift | (reporter + 1) << kReporterShift |
+           (error.detail + 1);
 }
 
 }  // namespace
@@ -288,11 +293,15 @@ Result<void> HostsGroup::open_links(TimePoint deadline) {
     // While this rank waits, the pool's group may break, and other hosts may be lost.
     const auto look_around = [this]() -> Result<void> {
         const auto well = local_->check();
-        if (!well.ok()) return of_local(well.error());
+        if (!well.ok()) return of_local(well.error(), true);
         give_up_lost_();
         return {};
     };
-    links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around);
+    // Ranks of the pool may wait for each other, and not for the network.
+    const auto on_abort = [this](const Error& failure, int reporter) {
+        local_->abort(Errc::kBroken, verdict_of(failure, reporter));
+    };
+    links_ = std::make_unique<Links>(std::move(spec), std::move(transport), look_around, on_abort);
     HostsMessages::Words words;
     words.of_local = [this](const Error& error) { return of_local(error); };
     words.named = [this](const Error& error) { return named(error); };
@@ -301,25 +310,43 @@ Result<void> HostsGroup::open_links(TimePoint deadline) {
 }
 
 // Ranks of the local group are not those of this one.
-Error HostsGroup::of_local(const Error& error) const noexcept {
+Error HostsGroup::of_local(const Error& error, bool is_check) const noexcept {
     Error found = error;
     if (error.code == Errc::kBroken && error.detail >> kVerdictShift > 0) {
         found.code = static_cast<Errc>(error.detail >> kVerdictShift);
-        found.detail = (error.detail & 0xffff) - 1;
+        found.detail = (error.detail & kRankMask) - 1;
+        const int reporter = (error.detail >> kReporterShift & kRankMask) - 1;
+        // The others gave this rank up: to it the one that said so is gone.
+        if (found.code == Errc::kPeer && found.detail == rank() && reporter >= 0) {
+            found = Error{Errc::kPeer, reporter, kGivenUp};
+        }
         return found;
     }
-    const bool names = error.code == Errc::kPeer || error.code == Errc::kMismatch;
     const auto& ranks = plan_.ranks_of(own_host());
-    if (names && error.detail >= 0 && static_cast<std::size_t>(error.detail) < ranks.size()) {
-        found.detail = ranks[static_cast<std::size_t>(error.detail)];
-    }
-    return found;
+    const bool is_rank = error.detail >= 0 && static_cast<std::size_t>(error.detail) < ranks.size();
+    const bool names =
+        error.code == Errc::kPeer || error.code == Errc::kMismatch || error.code == Errc::kTimeout;
+    // Another rank of the pool gave up its wait, and the group knows the rank that it waited for.
+    const bool is_late = is_check && error.code == Errc::kBroken;
+    if (!is_rank || !(names || is_late)) return found;
+    found.detail = ranks[static_cast<std::size_t>(error.detail)];
+    if (!is_late) return found;
+    return explain(found,
+                   "the group is broken: another rank of host %s gave up its wait for rank %d",
+                   host_name(found.detail).c_str(), found.detail);
 }
 
 Error HostsGroup::named(const Error& error) const noexcept {
     const bool names =
         error.code == Errc::kPeer || error.code == Errc::kMismatch || error.code == Errc::kTimeout;
     if (!names || error.detail < 0 || error.detail >= world()) return error;
+    if (std::strcmp(error.step, kGivenUp) == 0) {
+        return explain(
+            error,
+            "rank %d on host %s has given up this one, rank %d, which did not answer it, "
+            "and goes on without it",
+            error.detail, host_name(error.detail).c_str(), rank());
+    }
     return explain(error, "rank %d on host %s: %s", error.detail, host_name(error.detail).c_str(),
                    text_of(error.code));
 }
@@ -329,13 +356,15 @@ Error HostsGroup::ended(const Error& error) {
     failed_ = true;
     local_->abort(Errc::kBroken, verdict_of(error));
     const auto known = local_->check();
-    const Error first = known.ok() ? error : of_local(known.error());
+    Error first = known.ok() ? error : of_local(known.error(), true);
+    // The rank that gave up its wait says so itself, and better than the pool.
+    if (first.code == Errc::kBroken && error.code != Errc::kBroken) first = error;
     // What it has sent and may come late must not be taken for something of the next epoch.
     const bool gone = first.code == Errc::kPeer && first.detail >= 0 && first.detail < world() &&
                       plan_.remote(first.detail, spec_.rank);
     if (gone) links_->fence(first.detail);
     links_->spread(first.code, first.detail);
-    Error result = first.code == Errc::kBroken ? error : first;
+    Error result = first;
     if (*result.step == '\0') result.step = "collective";
     return named(result);
 }
@@ -375,6 +404,8 @@ Result<void> HostsGroup::dispatch(const Call& call) {
     Step step{call, 0, kernels::size_of(call.dtype), call.op};
     if (call.op == kernels::ReduceOp::kAvg) step.partial = kernels::ReduceOp::kSum;
     const std::uint64_t signature = signature_of(call) ^ (++operations_ * 0x9e3779b97f4a7c15);
+    // Where each pool has one rank, none waits for another of its pool.
+    step.deadline = plan_.hosts() == world() ? call.deadline : ahead_of(call.deadline);
     step.mark = static_cast<std::uint32_t>((signature ^ signature >> 32) & 0xfffff);
     if (call.algorithm != Algorithm::kAuto || call.trigger != Trigger::kAsync || call.flags != 0) {
         return Error{Errc::kUnsupported, 0, "over several hosts: algorithm auto, trigger async"};
@@ -425,19 +456,23 @@ Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
     call.step_of = step.mark + 1;
     for (const Bytes bytes : local.counts) call.counts.push_back(bytes / step.element);
     for (const Bytes bytes : local.recv_counts) call.recv_counts.push_back(bytes / step.element);
-    // The rank that waits for the network is the first to give up: it knows which one it waited
-    // for.
-    call.deadline = deadline_after(step.call.deadline, kGrace);
+    call.deadline = step.call.deadline;
+    // Meanwhile the thread of the links answers peers, and hears of failures: a rank that waits for
+    // one of its pool must not look dead itself.
+    links_->end();
     const auto result = local_->run(call);
+    links_->begin();
     if (result.ok()) return {};
     // A verdict of the network, by the rank that waited there, comes as a broken group.
     const auto known = local_->check();
-    return of_local(known.ok() ? result.error() : known.error());
+    const Error first = known.ok() ? of_local(result.error()) : of_local(known.error(), true);
+    const bool is_own = first.code == Errc::kBroken && result.error().code != Errc::kBroken;
+    return is_own ? of_local(result.error()) : first;
 }
 
 Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from, Bytes bytes,
                               std::atomic<int>& pending) {
-    const auto sent = links_->send(peer, from, bytes, step.mark, pending, step.call.deadline);
+    const auto sent = links_->send(peer, from, bytes, step.mark, pending, step.deadline);
     FAULT_POINT("hosts.sent");
     return sent;
 }
@@ -445,14 +480,14 @@ Result<void> HostsGroup::send(const Step& step, int peer, const std::byte* from,
 Result<void> HostsGroup::send_any(const Step& step, int peer, const std::byte* from, Bytes bytes) {
     const auto number = static_cast<std::size_t>(staged_++ % kSlots + kSlots);
     // Its bytes may still be on their way.
-    FABRIC_TRY_VOID(links_->settle(pending_[number], step.call.deadline));
+    FABRIC_TRY_VOID(links_->settle(pending_[number], step.deadline));
     std::byte* at = work_ + number * slot_bytes_;
     if (bytes != 0) kernels::copy(at, from, bytes, false);
     return send(step, peer, at, bytes, pending_[number]);
 }
 
 Result<const std::byte*> HostsGroup::receive(const Step& step, int peer, Bytes bytes) {
-    const auto theirs = links_->receive(peer, bytes, step.mark, step.call.deadline);
+    const auto theirs = links_->receive(peer, bytes, step.mark, step.deadline);
     FAULT_POINT("hosts.received");
     return theirs;
 }
@@ -463,6 +498,12 @@ Result<void> take(HostsGroup& group, const HostsGroup::Step& step, int peer, std
     if (bytes != 0) kernels::copy(to, theirs, bytes, false);
     group.links()->release(peer);
     return {};
+}
+
+TimePoint ahead_of(TimePoint deadline) noexcept {
+    if (deadline == TimePoint::max()) return deadline;
+    const Duration left = std::max<Duration>(deadline - Clock::now(), Duration::zero());
+    return deadline - std::min<Duration>(left / 8, kMaxAhead);
 }
 
 // One job for all hosts, so that every rank that computes an element gets the same bits.

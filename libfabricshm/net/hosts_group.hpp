@@ -123,6 +123,8 @@ class HostsGroup {
         Bytes element = 1;
         /// Of sums on the way: an average is divided once, at the end.
         kernels::ReduceOp partial = kernels::ReduceOp::kSum;
+        TimePoint deadline =
+            TimePoint::max();  // of waits for the network: the call's, or before it
     };
     Result<void> run_local(const Step& step, const LocalCall& local);
     Result<void> send(const Step& step, int peer, const std::byte* from, Bytes bytes,
@@ -149,7 +151,8 @@ class HostsGroup {
     Result<void> dispatch(const Call& call);
     Result<void> run_now(const Call& call);
     Error ended(const Error& error);
-    Error of_local(const Error& error) const noexcept;
+    /// `is_check`: what Group::check() said, which is of any rank of the pool.
+    Error of_local(const Error& error, bool is_check = false) const noexcept;
     Error named(const Error& error) const noexcept;
 
     HostsSpec spec_;
@@ -176,6 +179,10 @@ class HostsGroup {
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;
 };
+
+/// When a rank gives up a wait for the network, some time before `deadline`: it knows which rank it
+/// waited for, and those of its pool that wait for it hear of it before their own time is over.
+TimePoint ahead_of(TimePoint deadline) noexcept;
 
 /// What the hosts have, added up in their order; of an average, divided by the number of ranks.
 struct HostsSum {

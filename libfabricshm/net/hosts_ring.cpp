@@ -86,7 +86,7 @@ Result<void> RingAllreduce::run_block(std::uint64_t number, Bytes at, Bytes byte
     for (const int rank : plan_.ranks_of(host_)) parts.push_back(plan_.part_bytes(rank, bytes));
     number_ = number;
     partial_ = group_.slot(number) - plan_.part_begin(host_, group_.own_local(), bytes);
-    FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
+    FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.deadline));
     FABRIC_TRY_VOID(group_.run_local(step_, {.kind = Kind::kReduceScatter,
                                              .input = step_.call.input + at,
                                              .output = group_.slot(number),
@@ -98,7 +98,7 @@ Result<void> RingAllreduce::run_block(std::uint64_t number, Bytes at, Bytes byte
         FABRIC_TRY_VOID(receive(bytes, host_ - 2 - turn, true, turn + 1 == steps));
     }
     // What was sent as a partial sum is about to become the whole one.
-    FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.call.deadline));
+    FABRIC_TRY_VOID(group_.links()->settle(group_.pending(number), step_.deadline));
     for (int turn = 0; turn < steps; ++turn) {
         FABRIC_TRY_VOID(send(bytes, host_ - turn));
         FABRIC_TRY_VOID(receive(bytes, host_ - 1 - turn, false, false));

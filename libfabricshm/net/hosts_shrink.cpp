@@ -22,6 +22,7 @@
 // which ranks go on: another side finds that its own are not among these.
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -113,6 +114,29 @@ class InOperation {
     Links& links_;
 };
 
+// What the speaker found, for the other ranks of its host.
+struct Finding {
+    std::int32_t code = 0;  // an Errc
+    std::int32_t rank = -1;
+    std::int32_t members = 0;
+    char reason[kReasonBytes] = "";
+};
+
+Finding finding_of(const Error& error, const std::string& text) {
+    Finding found;
+    found.code = static_cast<std::int32_t>(error.code);
+    found.rank = error.detail;
+    std::snprintf(found.reason, sizeof found.reason, "%s", text.c_str());
+    return found;
+}
+
+// In the other processes of the host.
+Error error_in(const Finding& found) {
+    const auto length = static_cast<int>(::strnlen(found.reason, sizeof found.reason));
+    return explain({static_cast<Errc>(found.code), found.rank, "shrink"}, "%.*s", length,
+                   found.reason);
+}
+
 /// What a shrink asks of the cluster.
 struct Outside {
     std::function<void()> give_up_lost;                           // hosts that are gone
@@ -131,7 +155,8 @@ class Shrink {
           local_(local),
           outside_(std::move(outside)),
           attempt_(attempt),
-          deadline_(deadline),
+          local_deadline_(deadline),
+          deadline_(ahead_of(deadline)),
           heard_(static_cast<std::size_t>(old.world())) {}
 
     /// The members of the new group, by their old ranks.
@@ -140,6 +165,7 @@ class Shrink {
     bool exchange(const void* mine, std::size_t bytes, void* all);
     /// Why it failed.
     const std::optional<Error>& failure() const noexcept { return failure_; }
+    const std::string& failure_text() const noexcept { return failure_text_; }
 
   private:
     bool speaks() const noexcept { return local_.rank() == 0; }
@@ -156,20 +182,51 @@ class Shrink {
     std::vector<int> other_speakers() const;
     Result<void> follow(int peer, const Text& own);
     Result<void> swap(const Text& own, std::vector<Text>& theirs);
+    Error gone(int peer) const noexcept;
+    Error late(int peer) const noexcept;
+    Error of_local(const Error& error) const noexcept;
 
     HostsGroup& old_;
     Links& links_;
     Group& local_;
     const Outside outside_;
     const std::uint32_t attempt_;
-    const TimePoint deadline_;
+    const TimePoint local_deadline_;         // of waits within this host
+    const TimePoint deadline_;               // of those for the network
     std::vector<std::uint32_t> heard_;       // [rank]: the attempt in which that speaker is
     std::vector<std::vector<int>> by_host_;  // members on each old host; empty: it is gone
     std::vector<int> members_;
+    std::vector<int> own_;  // of this host, by their ranks in its group; empty: not known yet
     bool may_leave_others_ = false;  // alive, behind a cut
     int round_ = kFirstExchange;
     std::optional<Error> failure_;
+    std::string failure_text_;  // what comes after it has texts of its own
 };
+
+Error Shrink::gone(int peer) const noexcept {
+    return explain({Errc::kPeer, peer, "shrink"},
+                   "rank %d on host %s, a survivor, died while the survivors agreed", peer,
+                   old_.host_name(peer).c_str());
+}
+
+Error Shrink::late(int peer) const noexcept {
+    return explain({Errc::kTimeout, peer, "shrink"},
+                   "rank %d on host %s, a survivor, did not answer in time: does it call shrink?",
+                   peer, old_.host_name(peer).c_str());
+}
+
+// Ranks of the survivors' group of this host are not those of the old one. Once they are known.
+Error Shrink::of_local(const Error& error) const noexcept {
+    if (error.code != Errc::kPeer && error.code != Errc::kTimeout) return error;
+    if (error.detail < 0 || static_cast<std::size_t>(error.detail) >= own_.size()) {
+        return explain({error.code, -1, "shrink"},
+                       "a rank of this host, %s, that had come to the shrink %s",
+                       old_.host_name(old_.rank()).c_str(),
+                       error.code == Errc::kPeer ? "died in it" : "stands still in it");
+    }
+    const int peer = own_[static_cast<std::size_t>(error.detail)];
+    return error.code == Errc::kPeer ? gone(peer) : late(peer);
+}
 
 Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes) {
     Call call;
@@ -178,8 +235,9 @@ Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes
     call.input = static_cast<const std::byte*>(input);
     call.output = static_cast<std::byte*>(output);
     call.count = bytes;
-    call.deadline = deadline_;
-    return local_.run(call);
+    call.deadline = local_deadline_;
+    const auto done = local_.run(call);
+    return done.ok() ? done : of_local(done.error());
 }
 
 // Now and then in a wait for these: are their connections still there, and their hosts? Of a host
@@ -202,10 +260,10 @@ Result<Letter> Shrink::next_letter(int peer, int round) {
     TimePoint probed{};
     for (TimePoint now = Clock::now(); now < deadline_; now = Clock::now()) {
         if (auto letter = letter_of(peer, round)) return *letter;
-        if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
+        if (links_.lost(peer)) return gone(peer);
         look_around({peer}, probed);
     }
-    return Error{Errc::kTimeout, peer, "shrink"};
+    return late(peer);
 }
 
 Result<void> Shrink::send(int peer, int round, const Text& body, TimePoint deadline) {
@@ -258,7 +316,10 @@ Result<void> Shrink::collect(const std::vector<int>& own) {
     for (int host = 0; host < plan.hosts(); ++host) {
         for (const int rank : by_host_[static_cast<std::size_t>(host)]) {
             if (rank < 0 || rank >= plan.world() || plan.host_of(rank) != host) {
-                return Error{Errc::kCorrupt, host, "shrink"};
+                const int first = plan.leader_of(host);
+                return explain({Errc::kCorrupt, first, "shrink"},
+                               "host %s, with rank %d, sent a list of survivors that are not its",
+                               old_.host_name(first).c_str(), first);
             }
         }
     }
@@ -306,13 +367,15 @@ Result<void> Shrink::compare() {
             heard(peer) = theirs.attempt;
             if (theirs.body == own) break;
             look_around({peer}, probed);
-            if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
+            if (links_.lost(peer)) return gone(peer);
             if (Clock::now() < until) {
                 std::this_thread::sleep_for(kLookAgain);
                 continue;
             }
-            return explain({Errc::kBroken, 0, "shrink"},
-                           "ranks %d and %d do not know of the same survivors", old_.rank(), peer);
+            return explain({Errc::kBroken, peer, "shrink"},
+                           "ranks %d and %d, on hosts %s and %s, do not know of the same survivors",
+                           old_.rank(), peer, old_.host_name(old_.rank()).c_str(),
+                           old_.host_name(peer).c_str());
         }
     }
     return {};
@@ -333,18 +396,17 @@ Result<std::vector<int>> Shrink::agree() {
     const int self = old_.rank();
     std::vector<int> own(static_cast<std::size_t>(local_.world()));
     FABRIC_TRY_VOID(run(Kind::kAllGather, &self, own.data(), sizeof self));
+    own_ = own;
     // The others of this host get what the speaker found, or why it did not.
-    std::int32_t found[2] = {0, 0};
-    Result<void> result;
+    Finding found;
     if (speaks()) {
-        result = find_members(own);
-        found[0] = static_cast<std::int32_t>(result.error().code);
-        found[1] = static_cast<std::int32_t>(members_.size());
+        const auto result = find_members(own);
+        if (!result.ok()) found = finding_of(result.error(), explanation_of(result.error()));
+        found.members = static_cast<std::int32_t>(members_.size());
     }
-    FABRIC_TRY_VOID(run(Kind::kBroadcast, found, found, sizeof found));
-    if (!result.ok()) return result.error();
-    if (found[0] != 0) return Error{static_cast<Errc>(found[0]), -1, "shrink"};
-    members_.resize(static_cast<std::size_t>(found[1]));
+    FABRIC_TRY_VOID(run(Kind::kBroadcast, &found, &found, sizeof found));
+    if (found.code != 0) return error_in(found);
+    members_.resize(static_cast<std::size_t>(found.members));
     FABRIC_TRY_VOID(
         run(Kind::kBroadcast, members_.data(), members_.data(), members_.size() * sizeof(int)));
     // The dead and the unreachable: what they have sent and was late must not land.
@@ -362,7 +424,9 @@ Result<void> Shrink::follow(int peer, const Text& own) {
     const auto view = letter_of(peer, kView);
     if (!view || view->attempt == heard(peer)) return {};
     if (round_ != kFirstExchange || view->body != text_of(members_)) {
-        return explain({Errc::kBroken, 0, "shrink"}, "rank %d began again", peer);
+        return explain({Errc::kBroken, peer, "shrink"},
+                       "rank %d on host %s began its shrink again: call it again, too", peer,
+                       old_.host_name(peer).c_str());
     }
     heard(peer) = view->attempt;
     return send(peer, round_, own, deadline_);
@@ -377,9 +441,9 @@ Result<void> Shrink::swap(const Text& own, std::vector<Text>& theirs) {
     std::vector<int> awaited = speakers;
     TimePoint probed{};
     for (TimePoint now = Clock::now(); !awaited.empty(); now = Clock::now()) {
-        if (now >= deadline_) return Error{Errc::kTimeout, awaited.front(), "shrink"};
+        if (now >= deadline_) return late(awaited.front());
         for (const int peer : speakers) {
-            if (links_.lost(peer)) return Error{Errc::kPeer, peer, "shrink"};
+            if (links_.lost(peer)) return gone(peer);
             FABRIC_TRY_VOID(follow(peer, own));
         }
         std::erase_if(awaited, [&](int peer) {
@@ -398,7 +462,9 @@ Result<void> Shrink::swap(const Text& own, std::vector<Text>& theirs) {
 bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
     Text host(bytes * static_cast<std::size_t>(local_.world()));
     const auto note = [this](const Error& error) {
-        if (!failure_) failure_ = error;
+        if (failure_) return false;
+        failure_ = error;
+        failure_text_ = explanation_of(error);
         return false;
     };
     if (const auto done = run(Kind::kAllGather, mine, host.data(), bytes); !done.ok()) {
@@ -406,15 +472,18 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
     }
     Text whole(bytes * members_.size());
     std::vector<Text> theirs(by_host_.size());
-    std::uint8_t well = 1;
+    Finding found;
     if (speaks()) {
-        if (const auto done = swap(host, theirs); !done.ok()) well = note(done.error());
+        if (const auto done = swap(host, theirs); !done.ok()) note(done.error());
         theirs[static_cast<std::size_t>(old_.own_host())] = host;
     }
-    for (std::size_t from = 0; speaks() && well != 0 && from < by_host_.size(); ++from) {
+    for (std::size_t from = 0; speaks() && !failure_ && from < by_host_.size(); ++from) {
         const auto& ranks = by_host_[from];
         if (theirs[from].size() != bytes * ranks.size()) {
-            well = note({Errc::kBroken, 0, "shrink"});
+            note(explain({Errc::kBroken, ranks.front(), "shrink"},
+                         "rank %d on host %s sent %zu bytes for its host and not %zu",
+                         ranks.front(), old_.host_name(ranks.front()).c_str(), theirs[from].size(),
+                         static_cast<std::size_t>(bytes) * ranks.size()));
             break;
         }
         for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -425,10 +494,11 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
     }
     ++round_;
     FAULT_POINT("hosts.shrink.exchanged");
-    if (const auto done = run(Kind::kBroadcast, &well, &well, 1); !done.ok()) {
+    if (speaks() && failure_) found = finding_of(*failure_, failure_text_);
+    if (const auto done = run(Kind::kBroadcast, &found, &found, sizeof found); !done.ok()) {
         return note(done.error());
     }
-    if (well == 0) return note({Errc::kBroken, 0, "shrink"});
+    if (found.code != 0) return note(error_in(found));
     const auto done = run(Kind::kBroadcast, whole.data(), whole.data(), whole.size());
     if (!done.ok()) return note(done.error());
     std::memcpy(all, whole.data(), whole.size());
@@ -439,7 +509,17 @@ bool Shrink::exchange(const void* mine, std::size_t bytes, void* all) {
 
 Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint deadline) {
     retire();
-    FABRIC_TRY(std::unique_ptr<Group> local, spec.join(0, 0, deadline));
+    auto joined = spec.join(0, 0, deadline);
+    if (!joined.ok()) {
+        // As the daemon says; it counts the ranks of each host from 0.
+        const std::string said = explanation_of(joined.error());
+        const Error found = of_local(joined.error());
+        const bool names = found.code == Errc::kTimeout || found.code == Errc::kPeer;
+        if (!names) return explain(found, "%s", said.c_str());
+        return explain(found, "rank %d on host %s is missing; there ranks are counted from 0: %s",
+                       found.detail, host_name(rank()).c_str(), said.c_str());
+    }
+    std::unique_ptr<Group> local = std::move(joined).value();
     FAULT_POINT("hosts.shrink.joined");
     const std::uint64_t id = local->id();
     const int place = local->rank();
@@ -467,7 +547,9 @@ Result<std::unique_ptr<HostsGroup>> HostsGroup::shrink(HostsSpec spec, TimePoint
             return std::move(local);
         };
         made = join(std::move(spec), deadline);
-        if (!made.ok() && steps.failure()) made = *steps.failure();
+        if (!made.ok() && steps.failure()) {
+            made = explain(*steps.failure(), "%s", steps.failure_text().c_str());
+        }
     }
     if (local != nullptr) {
         local.reset();

@@ -31,8 +31,10 @@ constexpr Duration kNap = std::chrono::microseconds(50);
 constexpr Duration kLongNap = std::chrono::microseconds(500);
 constexpr Duration kShortWait = std::chrono::milliseconds(10);
 constexpr Duration kPingEvery = std::chrono::milliseconds(50);
-// Of a peer that has not been heard of for so long although it was asked: it is gone, or cut off.
-constexpr Duration kSilence = std::chrono::seconds(1);
+// In a wait that has become long all peers are asked so often in the time of a silence, and not
+// only the one that is waited for: that one may itself wait for one that is gone. With 255 peers
+// these are 510 words a second.
+constexpr int kAskAllTimes = 2;
 // For how long nothing may come of a peer that is gone until all that it had sent is here: reading
 // it off this host's memory takes less than a millisecond. Others may go on sending.
 constexpr Duration kRest = std::chrono::milliseconds(3);
@@ -102,10 +104,24 @@ std::uint64_t failure_in(std::uint32_t value, std::size_t ranks) noexcept {
     return known && rank <= ranks ? code << 32 | rank : 0;
 }
 
+Error error_in(std::uint64_t failure) noexcept {
+    return Error{static_cast<Errc>(failure >> 32),
+                 static_cast<std::int32_t>(static_cast<std::uint32_t>(failure)) - 1, "peer"};
+}
+
+bool gives_up(std::uint64_t failure, int rank) noexcept {
+    const Error error = error_in(failure);
+    return error.code == Errc::kPeer && error.detail == rank;
+}
+
 }  // namespace
 
-Links::Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check)
-    : spec_(std::move(spec)), transport_(std::move(transport)), check_(std::move(check)) {
+Links::Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check, OnAbort on_abort)
+    : spec_(std::move(spec)),
+      transport_(std::move(transport)),
+      check_(std::move(check)),
+      on_abort_(std::move(on_abort)) {
+    if (!on_abort_) on_abort_ = [](const Error&, int) {};
     FABRIC_CHECK(spec_.ring_bytes % (4 * kLine) == 0 && spec_.piece_ring_bytes % kLine == 0);
     FABRIC_CHECK(spec_.piece_ring_bytes / kLine <= kValueMask);
     for (std::size_t peer = 0; peer < spec_.remote.size(); ++peer) {
@@ -131,7 +147,10 @@ Links::~Links() {
         for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
             const Peer& it = *peers_[peer];
             if (!spec_.remote[peer] || it.lost || !it.greeted) continue;
-            if (!(it.left || it.leaving) || it.owes != 0) return false;
+            // It goes once it has had one of these of this rank, and takes no more from then on.
+            const bool has_left = (it.owes & bit_of(Note::kLeave)) == 0;
+            const bool has_answered = it.leaving && (it.owes & bit_of(Note::kLeft)) == 0;
+            if (!(it.left || it.leaving) || !(has_left || has_answered)) return false;
         }
         return notes_ == 0;
     };
@@ -288,7 +307,9 @@ void Links::handle_word(std::uint32_t word) noexcept {
         case Note::kAbort: {
             const std::uint64_t failure = failure_in(value, peers_.size());
             std::uint64_t none = 0;
-            if (failure != 0) failure_.compare_exchange_strong(none, failure);
+            if (gives_up(failure, spec_.rank)) given_up_by_ = peer;
+            const bool is_first = failure != 0 && failure_.compare_exchange_strong(none, failure);
+            if (is_first) on_abort_(error_in(failure), peer);
             return;
         }
         case Note::kLeave:
@@ -353,19 +374,32 @@ void Links::ping(int peer) noexcept {
     if (!it.leaving) lose(peer, is_gone);
 }
 
-Result<void> Links::reason_to_stop(int peer, bool is_over, TimePoint now, TimePoint deadline,
+// `since`: the beginning of the wait.
+Result<void> Links::reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint deadline,
                                    const char* step) {
     if (const auto failed = failure()) return *failed;
     if (is_over) return Error{Errc::kPeer, peer, step};
     FABRIC_TRY_VOID(check_());
+    const TimePoint now = Clock::now();
     if (now < deadline) return {};
-    // It answers, so it only is late; so is one that has not come yet.
-    return Error{at(peer).silent(now) ? Errc::kPeer : Errc::kTimeout, peer, step};
+    const auto silent = [&](int other) {
+        return !at(other).leaving && at(other).silent(now, spec_.silence);
+    };
+    if (silent(peer)) return Error{Errc::kPeer, peer, step};
+    // It answers, so it only is late; so is one that has not come yet. What it waits for itself may
+    // be a rank that does not: then that one is the cause.
+    const bool all_asked = now - since >= spec_.silence + spec_.silence / kAskAllTimes;
+    for (int other = 0; all_asked && other < static_cast<int>(peers_.size()); ++other) {
+        const bool is_remote = spec_.remote[static_cast<std::size_t>(other)];
+        if (is_remote && silent(other)) return Error{Errc::kPeer, other, step};
+    }
+    return Error{Errc::kTimeout, peer, step};
 }
 
-bool Links::Peer::silent(TimePoint now) const noexcept {
+bool Links::Peer::silent(TimePoint now, Duration silence) const noexcept {
+    // Relaxed: a time, for the report of a failure alone.
     const std::int64_t heard = heard_ns.load(std::memory_order_relaxed);
-    return heard != 0 && std::chrono::nanoseconds(monotonic_ns(now) - heard) >= kSilence;
+    return heard != 0 && std::chrono::nanoseconds(monotonic_ns(now) - heard) >= silence;
 }
 
 template <typename Done>
@@ -373,6 +407,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
                          bool while_broken) {
     TimePoint since{};
     TimePoint pinged{};
+    TimePoint asked{};  // all of them
     int wait_ms = 0;
     const Waiter waiter(waiters_);
     for (int turn = 0;; ++turn) {
@@ -392,7 +427,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
         if (!alone && wait_ms != 0) nap(since);
         if (turn < 4) continue;
         const TimePoint now = Clock::now();
-        if (since == TimePoint{}) pinged = since = now;
+        if (since == TimePoint{}) asked = pinged = since = now;
         if (now - since < kPolling) {
             // The peers of this host may need the processor.
             ::sched_yield();
@@ -403,12 +438,19 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
             if (at(peer).lost) return Error{Errc::kPeer, peer, step};
             if (now >= deadline) return Error{Errc::kTimeout, peer, step};
         } else {
-            FABRIC_TRY_VOID(reason_to_stop(peer, is_over, now, deadline, step));
+            FABRIC_TRY_VOID(reason_to_stop(peer, is_over, since, deadline, step));
         }
         if (now - pinged < kPingEvery) continue;
         pinged = now;
         const std::lock_guard lock(mutex_);
         ping(peer);
+        if (now - asked < spec_.silence / kAskAllTimes) continue;
+        asked = now;
+        for (int other = 0; other < static_cast<int>(peers_.size()); ++other) {
+            // One that has not greeted is connected to by greet() alone.
+            const bool is_there = at(other).greeted && !at(other).lost && !at(other).leaving;
+            if (is_there && other != peer) (void)post(other, Note::kPing, 0);
+        }
     }
 }
 
@@ -565,8 +607,8 @@ std::optional<Error> Links::failure() const noexcept {
     // Acquire, against the exchange that set it: what its thread knew of the peer comes with it.
     const std::uint64_t failure = failure_.load(std::memory_order_acquire);
     if (failure == 0) return std::nullopt;
-    return Error{static_cast<Errc>(failure >> 32),
-                 static_cast<std::int32_t>(static_cast<std::uint32_t>(failure)) - 1, "peer"};
+    if (!gives_up(failure, spec_.rank)) return error_in(failure);
+    return Error{Errc::kPeer, given_up_by_, kGivenUp};
 }
 
 void Links::probe(int peer) noexcept {

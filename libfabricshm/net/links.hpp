@@ -50,6 +50,8 @@ struct LinksSpec {
     Bytes ring_bytes = 0;
     Bytes control_bytes = 0;  // the longest text
     Bytes piece_ring_bytes = 0;
+    // A peer of which nothing came for so long although it was asked is gone, or cut off.
+    Duration silence = std::chrono::seconds(1);
 };
 
 /// Before each message and ring: a line for words that are written for their notes alone.
@@ -61,14 +63,20 @@ constexpr Bytes door_bytes(const LinksSpec& spec) noexcept {
            spec.piece_ring_bytes;
 }
 
+/// The step of an error by which the others gave up the rank that gets it.
+inline constexpr const char* kGivenUp = "given up";
+
 /// Threads: lost(), condemn(), begin(), end(), and what is for messages, from any; everything else
 /// by the thread that runs an operation.
 class Links {
   public:
     /// Asked at least every 10 ms of a wait: why it has to end, if so.
     using Check = std::function<Result<void>()>;
+    /// Called once when a peer reports that the group failed, by the thread that reads it, with the
+    /// failure as the peer put it and the peer. Must not call back.
+    using OnAbort = std::function<void(const Error& failure, int reporter)>;
 
-    Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check);
+    Links(LinksSpec spec, std::unique_ptr<Transport> transport, Check check, OnAbort on_abort = {});
     /// Says goodbye, and waits a moment until all have heard it.
     ~Links();
     Links(const Links&) = delete;
@@ -102,7 +110,8 @@ class Links {
 
     /// All that can be reached learn that the group failed. Once; never waits for long.
     void spread(Errc code, int rank) noexcept;
-    /// What a peer spread, or a connection that was lost.
+    /// What a peer spread, or a connection that was lost. Where the peers gave up this rank, the
+    /// one that said so is what is gone for it: the error names that peer, with the step kGivenUp.
     std::optional<Error> failure() const noexcept;
 
     /// Nothing that it writes lands from now on. Thread-safe.
@@ -149,8 +158,8 @@ class Links {
         std::atomic<bool> dead{false};
         std::atomic<std::int64_t> heard_ns{0};
 
-        /// It was asked and has not answered for long.
-        bool silent(TimePoint now) const noexcept;
+        /// It was asked and has not answered for so long.
+        bool silent(TimePoint now, Duration silence) const noexcept;
     };
 
     Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
@@ -165,7 +174,7 @@ class Links {
     void ping(int peer) noexcept;
     void serve();
     // Why a wait for `peer`, of which nothing more comes if it `is_over`, has to end, if so.
-    Result<void> reason_to_stop(int peer, bool is_over, TimePoint now, TimePoint deadline,
+    Result<void> reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint deadline,
                                 const char* step);
     template <typename Done>
     Result<void> wait(int peer, TimePoint deadline, const char* step, const Done& done,
@@ -181,8 +190,11 @@ class Links {
     std::deque<Control> controls_;  // before the transport, which may have them to its end
     const std::unique_ptr<Transport> transport_;
     const Check check_;
+    OnAbort on_abort_;  // never empty
     std::vector<std::unique_ptr<Peer>> peers_;
     std::atomic<std::uint64_t> failure_{0};  // code << 32 | rank + 1
+    // The peer that called this rank gone; set before the failure, which failure() acquires first.
+    std::atomic<int> given_up_by_{-1};
     std::atomic<bool> owing_{false};
     std::atomic<bool> closing_{false};
     std::atomic<int> pieces_{0};   // that came and were not released
@@ -221,7 +233,9 @@ class PieceLinks {
     /// Why no operation of the group can go on, if so.
     Result<void> well();
     /// It was asked and has not answered for long.
-    bool silent(int peer, TimePoint now) const noexcept { return links_.at(peer).silent(now); }
+    bool silent(int peer, TimePoint now) const noexcept {
+        return links_.at(peer).silent(now, links_.spec_.silence);
+    }
     /// Its connection ended, or it has left: what it had sent is all that comes.
     bool ended(int peer) const noexcept { return links_.at(peer).lost || links_.at(peer).leaving; }
 

@@ -97,8 +97,8 @@ Result<std::string> trusted_address(const std::string& networks) {
     if (wanted.empty()) {
         return explain(
             {Errc::kDenied, 0, "network"},
-            "no network is allowed: set %s to those between the hosts, as 10.0.0.0/8, or "
-            "name them in the call; what crosses them is not encrypted",
+            "no network is allowed: set %s (fabricrun --trusted) to those between the hosts, as "
+            "10.0.0.0/8, or name them in the call (trusted); what crosses them is not encrypted",
             kTrustedVariable);
     }
     const std::vector<std::string> own = own_addresses();
@@ -114,7 +114,8 @@ Result<std::string> trusted_address(const std::string& networks) {
         }
     }
     return explain({Errc::kDenied, 0, "network"},
-                   "no interface of this host that is up has an address in %s (%s)",
+                   "no interface of this host that is up has an address in %s (%s, or fabricrun "
+                   "--trusted)",
                    networks.c_str(), kTrustedVariable);
 }
 

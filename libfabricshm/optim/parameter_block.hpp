@@ -49,7 +49,12 @@ struct alignas(kCachePair) SlotRecord {
     // calls differ a rank goes on at once, and may be one attempt ahead of one that still compares.
     std::uint64_t signature[2];
     double weight[2];  // of its gradient in the sum; NaN: one of the mean
-    char pad_[kCachePair - 48];
+    // Of ranks that step each for itself (stale_steps.hpp): the version that the rank computes, or
+    // is about to. Falls to 0 between two barriers only.
+    std::atomic<std::uint64_t> version;
+    std::atomic<std::uint32_t> version_sleepers;
+    std::uint32_t reserved3;
+    char pad_[kCachePair - 64];
 
     // Its shard's square sum is there (steps that clip or check).
     std::atomic<std::uint64_t> measured;
@@ -82,7 +87,12 @@ struct alignas(kCachePair) SlotRecord {
     // their old values are in the log.
     std::atomic<std::uint64_t> cursor;
     std::atomic<std::uint64_t> logged;
-    char pad5_[kCachePair - 32];
+    // Of ranks that step each for itself: the slot whose rank steps or copies this shard now, plus
+    // 1; 0: none. Under it: how often the shard was stepped so.
+    std::atomic<std::uint32_t> holder;
+    std::uint32_t reserved4;
+    std::atomic<std::uint64_t> served;
+    char pad5_[kCachePair - 48];
 
     // The square sum of the merged gradient of its shard, exactly (base/exact_sum.hpp).
     std::uint64_t square_sum[36];

@@ -94,6 +94,7 @@ class ParameterSet {
 
   private:
     friend class ParameterSnapshots;  // needs the group, and what steps wait for
+    friend class StaleSteps;          // steps the same shards, one rank at a time
     ParameterSet(Visibility view, std::byte* memory, ParameterSpec spec);
 
     /// All that decides what an attempt does to a shard.

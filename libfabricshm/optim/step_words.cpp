@@ -50,6 +50,10 @@ void StepWords::take_slot(const ProcessIdentity& self) noexcept {
     own().owner.store(owner_, std::memory_order_release);
     // The process that had the slot may have died in a step. Relaxed: a barrier comes after it.
     own().inside.store(0, std::memory_order_relaxed);
+    // It may have died in a push. Relaxed, likewise.
+    own().version.store(0, std::memory_order_relaxed);
+    own().holder.store(0, std::memory_order_relaxed);
+    own().served.store(0, std::memory_order_relaxed);
 }
 
 void StepWords::give_up_slot() noexcept {

@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <mutex>
 #include <utility>
+
+#include "libfabricshm/os/fork_lock.hpp"
 
 namespace fabricshm {
 
@@ -19,6 +22,25 @@ Result<void> check_length(const Fd& fd, std::uint64_t offset, Bytes bytes) {
     return {};
 }
 
+// That each stripe lies in its file, and so that its pages can be mapped.
+Result<void> check_stripes(const Fd& first, std::span<const Fd> others, const Stripes& stripes,
+                           std::uint64_t offset, Bytes bytes, Bytes align) {
+    const bool sound = stripes.files == others.size() + 1 &&
+                       (stripes.is_one_file() || (stripes.bytes != 0 && offset >= stripes.skip));
+    if (!sound) return Error{Errc::kInvalid, 0, "map arena: stripes"};
+    for (std::uint32_t i = 0; i < stripes.files; ++i) {
+        const Stripes::Part part = stripes.part(i, offset, bytes);
+        if (part.bytes != 0)
+            FABRIC_TRY_VOID(check_length(i == 0 ? first : others[i - 1], part.offset, part.bytes));
+    }
+    // A device-DAX takes such an offset, and answers the first access with SIGBUS: bytes and
+    // addresses would not be aligned alike, and it has no smaller page to make up for it.
+    const bool aligned =
+        offset % align == 0 && stripes.bytes % align == 0 && stripes.skip % align == 0;
+    if (!aligned) return Error{Errc::kInvalid, 0, "map arena: offset"};
+    return {};
+}
+
 }  // namespace
 
 Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
@@ -28,22 +50,14 @@ Result<Mapping> Mapping::map(const Fd& fd, std::uint64_t offset, Bytes bytes,
 
 Result<Mapping> Mapping::map(const Fd& first, std::span<const Fd> others, const Stripes& stripes,
                              std::uint64_t offset, Bytes bytes, const MapOptions& options) {
-    const bool sound = stripes.files == others.size() + 1 &&
-                       (stripes.is_one_file() || (stripes.bytes != 0 && offset >= stripes.skip));
-    if (!sound) return Error{Errc::kInvalid, 0, "map arena: stripes"};
     const auto file = [&](std::uint32_t index) -> const Fd& {
         return index == 0 ? first : others[index - 1];
     };
-    for (std::uint32_t i = 0; i < stripes.files; ++i) {
-        const Stripes::Part part = stripes.part(i, offset, bytes);
-        if (part.bytes != 0) FABRIC_TRY_VOID(check_length(file(i), part.offset, part.bytes));
-    }
-    // A device-DAX takes such an offset, and answers the first access with SIGBUS: bytes and
-    // addresses would not be aligned alike, and it has no smaller page to make up for it.
-    const bool aligned = offset % options.align == 0 && stripes.bytes % options.align == 0 &&
-                         stripes.skip % options.align == 0;
-    if (!aligned) return Error{Errc::kInvalid, 0, "map arena: offset"};
+    FABRIC_TRY_VOID(check_stripes(first, others, stripes, offset, bytes, options.align));
 
+    // So that no child is born between a part's mmap and its madvise, below.
+    std::unique_lock from_forks(fork_lock(), std::defer_lock);
+    if (!options.is_inherited) from_forks.lock();
     // Reserve more than is needed, place the mapping on a multiple of `align`, return the rest.
     const Bytes reserved = bytes + options.align;
     void* space =
@@ -108,6 +122,14 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
         bytes_ = std::exchange(other.bytes_, 0);
     }
     return *this;
+}
+
+Result<void> Mapping::replace(const Fd& fd) {
+    FABRIC_TRY_VOID(check_length(fd, 0, bytes_));
+    void* const data =
+        ::mmap(data_, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd.get(), 0);
+    if (data == MAP_FAILED) return error_from_errno(errno, "replace mapping");
+    return {};
 }
 
 void Mapping::reset() noexcept {

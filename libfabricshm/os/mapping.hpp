@@ -53,6 +53,11 @@ class Mapping {
         return offset <= bytes_ && length <= bytes_ - offset;
     }
 
+    /// Puts the first bytes of another file, as many, in place of what is mapped, at the same
+    /// addresses and writable: a thread that is in there meets either. After a failure all is as
+    /// before.
+    Result<void> replace(const Fd& fd);
+
     void reset() noexcept;
 
   private:

@@ -14,6 +14,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
+#include "libfabricshm/os/fork_lock.hpp"
 
 namespace fabricshm {
 
@@ -183,6 +184,9 @@ void show(std::uintptr_t begin, int protection, const PoisonWatch::Source& sourc
         const auto part =
             source.stripes.first(source.offset + range.offset + done, range.bytes - done);
         const Fd& file = part.file == 0 ? *source.file : (*source.others)[part.file - 1];
+        // As in Mapping::map().
+        std::unique_lock from_forks(fork_lock(), std::defer_lock);
+        if (!source.is_inherited) from_forks.lock();
         void* const shown =
             ::mmap(reinterpret_cast<void*>(begin + range.offset + done), part.bytes, protection,
                    MAP_SHARED | MAP_FIXED, file.get(), static_cast<off_t>(part.offset));
@@ -216,13 +220,14 @@ void detail::put_back() noexcept {
 }
 
 PoisonWatch::PoisonWatch(std::byte* data, Bytes bytes, Source source) {
-    const std::lock_guard lock(g_mutex);
+    std::unique_lock lock(g_mutex);
     install();
     fault::g_poison = lose_byte;
     for (std::size_t i = 0; i < kSlots && slot_ < 0; ++i) {
         if (g_slots[i].end.load(std::memory_order_relaxed) == 0) slot_ = static_cast<int>(i);
     }
     if (slot_ < 0) {
+        lock.unlock();  // fork() does not wait for a log that is full
         log(LogLevel::kWarning, "too many mappings: a memory error in this one ends the process");
         return;
     }
@@ -248,7 +253,16 @@ PoisonWatch::~PoisonWatch() {
     sources()[static_cast<std::size_t>(slot_)] = {};
 }
 
-// Without the mutex, which a thread may hold that the child does not have.
+// Else a child could inherit a mutex that is held by a thread which it does not have.
+void PoisonWatch::lock_for_fork() noexcept {
+    g_mutex.lock();
+}
+
+void PoisonWatch::unlock_after_fork() noexcept {
+    g_mutex.unlock();
+}
+
+// Under g_mutex, from lock_for_fork() on.
 void PoisonWatch::forget_in_child(const std::byte* data) noexcept {
     for (Slot& slot : g_slots) {
         // Relaxed: the child has one thread.

@@ -57,9 +57,11 @@ class PoisonWatch {
     PoisonWatch(std::byte* data, Bytes bytes, Source source);
     ~PoisonWatch();
 
-    /// In a child of fork(), which does not have the mapping at `data`: nothing is put there any
-    /// more. Async-signal-safe.
+    /// For the handlers of fork(): the first before it; in a child, which does not have the mapping
+    /// at `data`, the second, and nothing is put there any more; the third on both sides.
+    static void lock_for_fork() noexcept;
     static void forget_in_child(const std::byte* data) noexcept;
+    static void unlock_after_fork() noexcept;
     PoisonWatch(const PoisonWatch&) = delete;
     PoisonWatch& operator=(const PoisonWatch&) = delete;
 

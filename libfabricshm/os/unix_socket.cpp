@@ -156,11 +156,21 @@ Result<void> wait_ready(int fd, short events, TimePoint deadline, const char* st
     }
 }
 
-Result<UnixSocket> UnixSocket::connect(const std::string& path, TimePoint deadline) {
-    FABRIC_TRY(const sockaddr_un address, address_of(path));
+Result<UnixSocket> UnixSocket::make() {
     FABRIC_TRY(Fd fd, new_socket());
+    return UnixSocket(std::move(fd));
+}
+
+Result<UnixSocket> UnixSocket::connect(const std::string& path, TimePoint deadline) {
+    FABRIC_TRY(UnixSocket made, make());
+    FABRIC_TRY_VOID(made.connect_to(path, deadline));
+    return made;
+}
+
+Result<void> UnixSocket::connect_to(const std::string& path, TimePoint deadline) const {
+    FABRIC_TRY(const sockaddr_un address, address_of(path));
     Duration pause = std::chrono::milliseconds(1);
-    while (::connect(fd.get(), generic(address), sizeof address) != 0) {
+    while (::connect(get(), generic(address), sizeof address) != 0) {
         if (errno == EINTR) continue;
         if (!would_block(errno)) return connect_error(errno);
         // The queue of the listener is full, and poll() does not report when it has room again.
@@ -169,7 +179,7 @@ Result<UnixSocket> UnixSocket::connect(const std::string& path, TimePoint deadli
         ::nanosleep(&length, nullptr);
         pause = std::min<Duration>(pause * 2, std::chrono::milliseconds(50));
     }
-    return UnixSocket(std::move(fd));
+    return {};
 }
 
 bool may_hold_socket(const std::string& path) noexcept {

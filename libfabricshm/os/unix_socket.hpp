@@ -46,6 +46,10 @@ class UnixSocket {
     /// kBusy when the listener's queue stays full until `deadline`.
     static Result<UnixSocket> connect(const std::string& path, TimePoint deadline);
 
+    /// The two steps of it.
+    static Result<UnixSocket> make();
+    Result<void> connect_to(const std::string& path, TimePoint deadline) const;
+
     /// Listens at `path` with file permissions `mode`. A socket file that has no listener any more
     /// is replaced; kExists when it has one. Two starters at the same moment have to be kept apart
     /// by the caller (a lock file next to it).

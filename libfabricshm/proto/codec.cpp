@@ -18,7 +18,7 @@ constexpr const char* kTypeNames[] = {
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
     "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
     "shard_close",   "shard_free",     "shard_move",      "hosts",         "survivors",
-    "pin_page",      "pin_pages",      "pin_adopt",
+    "pin_page",      "pin_pages",      "pin_adopt",       "trace",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kChanged);
@@ -85,8 +85,9 @@ Result<void> check_header(const Message& message, std::size_t packet_bytes, bool
     const std::uint16_t type = header.type & static_cast<std::uint16_t>(~kReplyBit);
     const bool known = type != 0 && type < kTypeCount;
     if (packet_bytes != sizeof(Message) || is_reply != reply || !known) return corrupt;
-    // Only the news of a loss comes without having been asked for.
-    const bool may_be_news = reply && static_cast<Type>(type) == Type::kPoisoned;
+    // Only the news of a loss and of a trace come without having been asked for.
+    const bool may_be_news = reply && (static_cast<Type>(type) == Type::kPoisoned ||
+                                       static_cast<Type>(type) == Type::kTrace);
     if (is_news(header) && !may_be_news) return corrupt;
     return {};
 }
@@ -276,6 +277,8 @@ Result<void> check_request_body(const Message& message) {
             return need(std::ranges::any_of(message.survivors.members,
                                             [](std::uint64_t word) { return word != 0; }),
                         "survivors members");
+        case Type::kTrace:
+            return need(false, "trace is no request");
         case Type::kBye:
         case Type::kTelemetryOpen:
         case Type::kDirectivesOpen:
@@ -308,6 +311,9 @@ Result<void> check_reply_body(const Message& message) {
         case Type::kDirectivesOpen:
             return need(message.page.bytes >= 4096 && message.page.bytes <= kBytesMax,
                         "page bytes");
+        case Type::kTrace:
+            FABRIC_TRY_VOID(need(message.trace.bytes <= kBytesMax, "trace bytes"));
+            return need(message.trace.base_ns >= 0 && message.trace.until_ns >= 0, "trace times");
         case Type::kPinPage:
             FABRIC_TRY_VOID(need(message.pin_page.number != kNoId, "page number"));
             return need(message.pin_page.bytes >= 4096 && message.pin_page.bytes <= kBytesMax,

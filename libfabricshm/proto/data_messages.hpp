@@ -118,6 +118,7 @@ struct DataStatReply {  // of a DataEntry, without its name; the request is the 
     std::uint64_t version[4];
     std::uint64_t file;
     std::int64_t mtime_ns;
+    std::uint64_t generation;  // of the tables that its lines are in
     std::uint32_t flags;
     std::uint32_t reserved;
 };

@@ -56,6 +56,9 @@ enum class Type : std::uint16_t {
     kPinPage = 25,
     kPinPages = 26,  // for the maker: the numbers of the pages in force
     kPinAdopt = 27,  // after a restart of the daemon: a reader's request carries its page
+    // Of the daemon's own accord (id 0): the session's operations are traced from now on, into the
+    // file (shm/trace_ring.hpp) whose descriptor comes along; 0 bytes and none: not any more.
+    kTrace = 28,
 };
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
@@ -194,6 +197,14 @@ struct PageFile {  // kTelemetryOpen, kDirectivesOpen: replies, with a descripto
     std::uint64_t bytes;
 };
 
+struct Trace {              // kTrace: replies, with a descriptor
+    std::uint64_t bytes;    // of the file; 0: the trace has ended
+    std::int64_t until_ns;  // CLOCK_MONOTONIC: no longer than that, whatever becomes of the daemon
+    std::int64_t base_ns;   // how ticks become times, see base/tick_clock.hpp
+    std::uint64_t base_ticks;
+    std::uint64_t scale;
+};
+
 /// What became of one incarnation of a host; docs/hosts.md.
 enum class HostState : std::uint32_t {
     kListed = 0,  // by a static list; nothing is known of it
@@ -273,6 +284,7 @@ struct Message {
         Shard shard;
         Group group;
         PageFile page;
+        Trace trace;
         PinPageRef pin_page;
         PinPages pin_pages;
         Hosts hosts;

@@ -55,7 +55,7 @@ Bytes new_array(std::shared_ptr<ArenaHandle> arena, std::uint64_t bytes) {
     // Without the interpreter's lock: a heap that is full asks the daemon for another region.
     block->data =
         without_lock([&] { return fabricshm_alloc(arena->arena, bytes == 0 ? 1 : bytes); });
-    if (block->data == nullptr) check(FABRICSHM_ENOMEM);
+    if (block->data == nullptr) check(arena->mine() ? FABRICSHM_ENOMEM : FABRICSHM_ECLOSED);
     block->arena = std::move(arena);
     block->owned = true;
     return array_over(std::move(block), bytes);

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
@@ -169,6 +170,63 @@ py::bytes DataSet::read(std::uint64_t index, std::uint64_t offset, std::uint64_t
     return copy(index, offset, std::min(bytes, left), timeout_ms);
 }
 
+// `is_same`: it is head and so many bytes.
+int DataSet::gather_one(std::uint64_t index, const std::string& head, void* into,
+                        std::uint64_t bytes, std::int64_t timeout_ms, bool& is_same) const {
+    fabricshm_data_entry entry{};
+    entry.struct_size = sizeof entry;
+    int code = fabricshm_data_set_entry(handle_->set, index, &entry);
+    is_same = code == 0 && entry.bytes == head.size() + bytes;
+    if (!is_same) return code;
+    fabricshm_data_view view{};
+    code = entry.bytes > FABRICSHM_DATA_CHUNK
+               ? FABRICSHM_EBUSY
+               : fabricshm_data_acquire(handle_->set, index, 0, timeout_ms, &view);
+    if (code == 0) {
+        const auto* const content = static_cast<const char*>(view.bytes);
+        is_same = std::memcmp(content, head.data(), head.size()) == 0;
+        if (is_same) std::memcpy(into, content + head.size(), bytes);
+        fabricshm_data_release(handle_->set, &view);
+        return 0;
+    }
+    if (code != FABRICSHM_EBUSY) return code;
+    // In several parts, or no slot is left: as copies.
+    std::string start(head.size(), '\0');
+    std::uint64_t got = 0;
+    code =
+        fabricshm_data_read(handle_->set, index, 0, start.data(), start.size(), timeout_ms, &got);
+    is_same = code == 0 && start == head;
+    if (!is_same) return code;
+    return fabricshm_data_read(handle_->set, index, head.size(), into, bytes, timeout_ms, &got);
+}
+
+std::int64_t DataSet::gather(const py::array_t<std::uint64_t>& which, const py::bytes& head,
+                             const py::buffer& out, std::int64_t timeout_ms) const {
+    const auto indices = which.unchecked<1>();
+    const std::string start(head);
+    const py::buffer_info room = out.request(true);
+    const auto count = static_cast<std::uint64_t>(indices.shape(0));
+    const auto bytes = static_cast<std::uint64_t>(room.size * room.itemsize);
+    if (count == 0) return -1;
+    if (bytes % count != 0 || PyBuffer_IsContiguous(room.view(), 'C') == 0) {
+        throw py::value_error("the room is not as long as the files");
+    }
+    const std::uint64_t row = bytes / count;
+    auto* const into = static_cast<char*>(room.ptr);
+    std::int64_t other = -1;
+    check(without_lock([&] {
+        for (std::uint64_t i = 0; i < count && other < 0; ++i) {
+            bool is_same = false;
+            const std::uint64_t index = indices(static_cast<py::ssize_t>(i));
+            const int code = gather_one(index, start, into + i * row, row, timeout_ms, is_same);
+            if (code != 0) return code;
+            if (!is_same) other = static_cast<std::int64_t>(index);
+        }
+        return 0;
+    }));
+    return other;
+}
+
 void DataSet::announce(int sampler, std::uint64_t seed, std::uint64_t epoch, std::uint32_t rank,
                        std::uint32_t world, std::uint64_t position, bool shuffle,
                        bool drop_last) const {
@@ -214,10 +272,11 @@ Data::Data(const std::optional<std::string>& socket) {
         [&] { return fabricshm_data_open(nullptr, socket ? socket->c_str() : nullptr, &data_); }));
 }
 
-std::unique_ptr<DataSet> Data::list(const std::string& path, bool recursive,
+std::unique_ptr<DataSet> Data::list(const std::string& path, bool recursive, bool is_file,
                                     std::int64_t timeout_ms) const {
     fabricshm_data_set* set = nullptr;
-    const std::uint32_t flags = recursive ? FABRICSHM_DATA_RECURSIVE : 0;
+    const std::uint32_t flags =
+        is_file ? FABRICSHM_DATA_FILE : (recursive ? FABRICSHM_DATA_RECURSIVE : 0);
     check(without_lock(
         [&] { return fabricshm_data_list(data_, path.c_str(), flags, timeout_ms, &set); }));
     return std::make_unique<DataSet>(set);
@@ -256,6 +315,8 @@ void bind_data(py::module_& module) {
         .def("view", &DataSet::view, py::arg("index"), py::arg("timeout_ms"))
         .def("read", &DataSet::read, py::arg("index"), py::arg("offset"), py::arg("bytes"),
              py::arg("timeout_ms"))
+        .def("gather", &DataSet::gather, py::arg("which"), py::arg("head"), py::arg("out"),
+             py::arg("timeout_ms"))
         .def("announce", &DataSet::announce, py::arg("sampler"), py::arg("seed"), py::arg("epoch"),
              py::arg("rank"), py::arg("world"), py::arg("position"), py::arg("shuffle"),
              py::arg("drop_last"));
@@ -265,7 +326,8 @@ void bind_data(py::module_& module) {
         .def("abort", &DataWriter::abort);
     py::class_<Data>(module, "Data")
         .def(py::init<const std::optional<std::string>&>(), py::arg("socket"))
-        .def("list", &Data::list, py::arg("path"), py::arg("recursive"), py::arg("timeout_ms"))
+        .def("list", &Data::list, py::arg("path"), py::arg("recursive"), py::arg("file"),
+             py::arg("timeout_ms"))
         .def("create", &Data::create, py::arg("path"), py::arg("timeout_ms"))
         .def("stats", &Data::stats);
 }

@@ -48,11 +48,18 @@ class DataSet {
     pybind11::bytes read(std::uint64_t index, std::uint64_t offset, std::uint64_t bytes,
                          std::int64_t timeout_ms) const;
 
+    /// What follows `head` in each of these files, one behind the other in `out`. The first of them
+    /// that does not begin with `head`, or has another size; -1: all do.
+    std::int64_t gather(const pybind11::array_t<std::uint64_t>& which, const pybind11::bytes& head,
+                        const pybind11::buffer& out, std::int64_t timeout_ms) const;
+
     void announce(int sampler, std::uint64_t seed, std::uint64_t epoch, std::uint32_t rank,
                   std::uint32_t world, std::uint64_t position, bool shuffle, bool drop_last) const;
 
   private:
     fabricshm_data_entry entry_of(std::uint64_t index) const;
+    int gather_one(std::uint64_t index, const std::string& head, void* into, std::uint64_t bytes,
+                   std::int64_t timeout_ms, bool& is_same) const;
     pybind11::bytes copy(std::uint64_t index, std::uint64_t offset, std::uint64_t bytes,
                          std::int64_t timeout_ms) const;
 
@@ -84,7 +91,7 @@ class Data {
     Data(const Data&) = delete;
     Data& operator=(const Data&) = delete;
 
-    std::unique_ptr<DataSet> list(const std::string& path, bool recursive,
+    std::unique_ptr<DataSet> list(const std::string& path, bool recursive, bool is_file,
                                   std::int64_t timeout_ms) const;
     std::unique_ptr<DataWriter> create(const std::string& path, std::int64_t timeout_ms) const;
     pybind11::dict stats() const;

@@ -269,6 +269,11 @@ void bind_parameters(py::module_& module) {
         .def("view", &Parameters::view, py::arg("index"))
         .def("step", &Parameters::step, py::arg("hyper"), py::arg("weight"), py::arg("scale"),
              py::arg("clip_norm"), py::arg("skip_nonfinite"), py::arg("timeout_ms"))
+        .def("push", &Parameters::push, py::arg("hyper"), py::arg("weight"), py::arg("scale"),
+             py::arg("timeout_ms"))
+        .def("pull", &Parameters::pull, py::arg("values"), py::arg("timeout_ms"))
+        .def("advance", &Parameters::advance, py::arg("staleness"), py::arg("timeout_ms"))
+        .def("finish", &Parameters::finish, py::arg("timeout_ms"))
         .def("share", &Parameters::share, py::arg("shares"))
         .def("recover", &Parameters::recover, py::arg("group"), py::arg("timeout_ms"))
         .def("set_steps", &Parameters::set_steps, py::arg("steps"))

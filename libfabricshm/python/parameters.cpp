@@ -117,6 +117,47 @@ fabricshm_step_report Parameters::step(const std::vector<fabricshm_hyper>& hyper
     return report;
 }
 
+// Other threads may use the group meanwhile: what ranks do each for itself is no call of it.
+fabricshm_step_report Parameters::push(const std::vector<fabricshm_hyper>& hyper, double weight,
+                                       double scale, std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    fabricshm_step_call call = fabricshm_step_make(hyper.data(), hyper.size());
+    call.weight = weight;
+    call.scale = scale;
+    call.timeout_ms = timeout_ms;
+    fabricshm_step_report report{};
+    report.struct_size = sizeof report;
+    check(without_lock([&] { return fabricshm_parameters_push(handle->set, &call, &report); }));
+    return report;
+}
+
+void Parameters::pull(const std::vector<std::uintptr_t>& values, std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    std::vector<float*> places;
+    for (const std::uintptr_t place : values) places.push_back(reinterpret_cast<float*>(place));
+    check(without_lock([&] {
+        return fabricshm_parameters_pull(handle->set, places.data(), places.size(), timeout_ms);
+    }));
+}
+
+std::uint64_t Parameters::advance(std::uint64_t staleness, std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    std::uint64_t version = 0;
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->group->calling);
+        return fabricshm_parameters_advance(handle->set, staleness, timeout_ms, &version);
+    }));
+    return version;
+}
+
+void Parameters::finish(std::int64_t timeout_ms) const {
+    const std::shared_ptr<ParametersHandle> handle = held();
+    check(without_lock([&] {
+        std::lock_guard one_at_a_time(handle->group->calling);
+        return fabricshm_parameters_finish(handle->set, timeout_ms);
+    }));
+}
+
 void Parameters::share(const std::vector<double>& shares) const {
     check(fabricshm_parameters_share(held()->set, shares.data(), static_cast<int>(shares.size())));
 }

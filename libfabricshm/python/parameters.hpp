@@ -57,6 +57,12 @@ class Parameters {
     fabricshm_step_report step(const std::vector<fabricshm_hyper>& hyper, double weight,
                                double scale, double clip_norm, bool skip_nonfinite,
                                std::int64_t timeout_ms) const;
+    /// By this rank alone; advance() returns the version.
+    fabricshm_step_report push(const std::vector<fabricshm_hyper>& hyper, double weight,
+                               double scale, std::int64_t timeout_ms) const;
+    void pull(const std::vector<std::uintptr_t>& values, std::int64_t timeout_ms) const;
+    std::uint64_t advance(std::uint64_t staleness, std::int64_t timeout_ms) const;
+    void finish(std::int64_t timeout_ms) const;
     void share(const std::vector<double>& shares) const;
     /// Whether the step that failed was applied.
     bool recover(const Group& group, std::int64_t timeout_ms) const;

@@ -18,6 +18,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/elastic_words.hpp"
 
 namespace fabricshm {
 
@@ -39,19 +40,21 @@ static_assert(offsetof(PinPage, notes) == kCacheLine);
 static_assert(offsetof(PinPage, slots) == 4096);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// The start of a published arena, written by the daemon alone; the application's bytes come behind
-/// its page. The numbers of pages rise, also over restarts of the daemon, and a page's is here
-/// before its reader gets it: a maker that knows all pages up to `newest` knows all that can hold a
-/// pin.
+/// The start of a published arena, written by the daemon but for the maker's elastic words; the
+/// application's bytes come behind its page. The numbers of pages rise, also over restarts of the
+/// daemon, and a page's is here before its reader gets it: a maker that knows all pages up to
+/// `newest` knows all that can hold a pin.
 struct PublishedHeader {
     std::atomic<std::uint64_t> magic;
     std::atomic<std::uint64_t> newest;   // the number of the newest page; 0: none yet
     std::atomic<std::uint64_t> changes;  // rises when a page is over
     std::atomic<std::uint64_t> makers;   // that it ever had, the one of now counted
+    char pad_[32];
+    ElasticWords elastic;
 };
 inline constexpr std::uint64_t kPublishedMagic = 0x314c425550424146;  // "FABPUBL1"
 inline constexpr Bytes kPublishedHeaderBytes = 4096;
-static_assert(sizeof(PublishedHeader) == 32);
+static_assert(offsetof(PublishedHeader, elastic) == 64 && sizeof(PublishedHeader) == 256);
 
 /// What the memory file of a page takes.
 inline constexpr Bytes kPinFileBytes = 36864;

@@ -86,7 +86,7 @@ TelemetryImage empty_telemetry() noexcept {
 }
 
 void format_telemetry(std::byte* page) noexcept {
-    // Not constructed: that would write 11 KiB for each session, most of which stay a hole.
+    // Not constructed: that would write 25 KiB for each session, most of which stay a hole.
     TelemetryPage* fresh = &page_of(page);
     fresh->version = kTelemetryVersion;
     fresh->magic = kTelemetryMagic;
@@ -135,6 +135,32 @@ void write_telemetry_waits(std::byte* page, const WaitRecord (&records)[kWaitsSh
     seqlock_begin(shared.waits_sequence);
     seqlock_store(shared.waits, records, kWaitWords);
     seqlock_end(shared.waits_sequence);
+}
+
+void write_telemetry_latencies(std::byte* page, const LatencyImage& image) noexcept {
+    TelemetryPage& shared = page_of(page);
+    seqlock_begin(shared.latencies_sequence);
+    seqlock_store(&shared.latencies_used, &image.used, 1);
+    seqlock_store(shared.failures, image.failures, kLatencyKinds);
+    for_each_bit(image.used, [&](int row) {
+        seqlock_store(shared.latencies[row], &image.rows[row], kLatencyWords);
+    });
+    seqlock_end(shared.latencies_sequence);
+}
+
+PageRead read_telemetry_latencies(const std::byte* page, LatencyImage& image,
+                                  std::uint64_t& seen) noexcept {
+    const TelemetryPage& shared = page_of(page);
+    std::uint64_t sequence = 0;
+    const PageRead read = seqlock_read(shared.latencies_sequence, seen, sequence, [&] {
+        seqlock_load(&shared.latencies_used, &image.used, 1);
+        seqlock_load(shared.failures, image.failures, kLatencyKinds);
+        for_each_bit(image.used, [&](int row) {
+            seqlock_load(shared.latencies[row], &image.rows[row], kLatencyWords);
+        });
+    });
+    if (read == PageRead::kFresh) seen = sequence;
+    return read;
 }
 
 PageRead read_telemetry_waits(const std::byte* page, WaitRecord (&records)[kWaitsShown]) noexcept {

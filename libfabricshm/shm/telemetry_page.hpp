@@ -3,9 +3,9 @@
 //
 //   magic, version | sequence, head (18 words), sequence of waits
 //                  | sequence, shards (16 x 4 words) | sequence, peers (256 x 5 words)
-//                  | waits (8 x 11 words)
+//                  | waits (8 x 11 words) | latencies (16 + 64 x 26 words)
 //
-// Four seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
+// Five seqlocks: the head changes at every step and is three cache lines, so a sampler that visits
 // thousands of pages touches no more than those; peers and shards are read less often. Peers lie
 // one row behind the other: a small group writes few lines, and the rest of the file stays a hole.
 // Written by one session, read by the daemon, to which every word of it is input.
@@ -18,6 +18,7 @@
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/shm/latency_rows.hpp"
 #include "libfabricshm/shm/seqlock.hpp"
 #include "libfabricshm/shm/wait_record.hpp"
 
@@ -52,7 +53,9 @@ struct PeerCounters {
 
 /// What a memory file of a page takes: of directives, and of telemetry.
 inline constexpr Bytes kPageFileBytes = 4096;
-inline constexpr Bytes kTelemetryFileBytes = 3 * kPageFileBytes;
+inline constexpr Bytes kTelemetryFileBytes = 7 * kPageFileBytes;
+/// Of a daemon that knows no latencies.
+inline constexpr Bytes kShortTelemetryFileBytes = 3 * kPageFileBytes;
 
 /// Counters and sums run since the first step of the session and only rise; a daemon that was
 /// restarted finds them in the middle.
@@ -93,7 +96,8 @@ struct TelemetryPage {
     // Far from its words, so that a sample of a session that never waited touches none of the
     // file's pages that are holes: a read makes them memory.
     SharedWord waits_sequence;
-    char pad_[16];
+    SharedWord latencies_sequence;  // likewise, and the next
+    SharedWord latencies_used;      // rows in which there is something
     SharedWord shards_sequence;
     char pad2_[56];
     SharedWord shards[kTelemetryShardWords];
@@ -102,12 +106,17 @@ struct TelemetryPage {
     SharedWord peers[kPeersMax][kPeerWords];
     // At the end, so that the version stayed: a library that does not know it leaves it 0.
     SharedWord waits[kWaitWords];
+    // Behind what a library without them maps. Rows that were never used stay a hole.
+    char pad4_[512];
+    SharedWord failures[kLatencyKinds];
+    SharedWord latencies[kLatencyRows][kLatencyWords];
 };
 static_assert(offsetof(TelemetryPage, shards_sequence) == 3 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers_sequence) == 12 * kCacheLine);
 static_assert(offsetof(TelemetryPage, peers) == 13 * kCacheLine);
 static_assert(offsetof(TelemetryPage, waits) == 173 * kCacheLine);
-static_assert(sizeof(TelemetryPage) == 11776 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
+static_assert(offsetof(TelemetryPage, failures) == kShortTelemetryFileBytes);
+static_assert(sizeof(TelemetryPage) == 25728 && sizeof(TelemetryPage) <= kTelemetryFileBytes);
 
 /// An image in which nothing has happened yet.
 TelemetryImage empty_telemetry() noexcept;
@@ -133,6 +142,9 @@ void write_telemetry_shards(std::byte* page, const TelemetryImage& image) noexce
 /// Writes the waits that have become long. As above, some 30 ns.
 void write_telemetry_waits(std::byte* page, const WaitRecord (&records)[kWaitsShown]) noexcept;
 
+/// Writes the rows that are used. As above, some 25 ns for each. Only of a page of full length.
+void write_telemetry_latencies(std::byte* page, const LatencyImage& image) noexcept;
+
 /// Copies the waits and tames them. Other than kFresh: there are none. Bounded; any thread.
 PageRead read_telemetry_waits(const std::byte* page, WaitRecord (&records)[kWaitsShown]) noexcept;
 
@@ -142,6 +154,12 @@ struct TelemetrySeen {
     std::uint64_t peers = 0;
     std::uint64_t shards = 0;
 };
+
+/// Copies the rows that are used; those that are not, and all others than kFresh leave, are
+/// anything. A session can write any numbers: what they mean is for LatencyReader to judge. `seen`
+/// as above.
+PageRead read_telemetry_latencies(const std::byte* page, LatencyImage& image,
+                                  std::uint64_t& seen) noexcept;
 
 /// Copies the head into `image` and tames it: whatever a hostile session wrote, afterwards times
 /// are not negative, rank and world belong together, norms are finite or NaN. Bounded; any thread.

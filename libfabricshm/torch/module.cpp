@@ -4,6 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/extension.h>
 
+#include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/torch/arena_allocator.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 #include "libfabricshm/torch/process_group.hpp"
@@ -26,6 +27,13 @@ AllocatorMode mode_of(const std::string& name) {
     return AllocatorMode::kAll;
 }
 
+// Of the bytes of a tensor without gaps; `previous` continues an earlier one.
+std::uint32_t checksum(const at::Tensor& tensor, std::uint32_t previous) {
+    const bool is_plain = tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+    TORCH_CHECK_VALUE(is_plain && tensor.is_contiguous(), "expected a contiguous CPU tensor");
+    return fabricshm::crc32c(tensor.data_ptr(), tensor.nbytes(), previous);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_backend, module) {
@@ -46,6 +54,7 @@ PYBIND11_MODULE(_backend, module) {
     module.def(
         "end_callbacks", [] { Executor::end_callbacks(std::chrono::seconds(2)); },
         py::call_guard<py::gil_scoped_release>());
+    module.def("crc32c", &checksum, py::arg("tensor"), py::arg("previous") = 0);
     bind_training(module);
     module.attr("torch_version") =
         std::to_string(TORCH_VERSION_MAJOR) + "." + std::to_string(TORCH_VERSION_MINOR);

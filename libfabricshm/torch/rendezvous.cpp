@@ -88,7 +88,9 @@ void check_daemon(const std::string& mine, const std::string& inviting, int rank
                                           identity_in(inviting), "rank 0");
     if (!difference) return;
     throw std::runtime_error("fabricshm: the ranks of a process group need one fabricd; " +
-                             *difference + "; set FABRIC_SOCKET to the same for all");
+                             *difference +
+                             "; set FABRIC_SOCKET to the same for all, or name a network between "
+                             "the daemons for all (FABRIC_NET_TRUSTED, fabricrun --trusted)");
 }
 
 // 64 random bits: two jobs of one user on one daemon must not share one arena.

@@ -20,7 +20,9 @@ end
 local function units_of(size)
     local number, unit = string.match(size, "^([%d.]+) ?(%a*)$")
     local factor = kFactors[unit or "?"]
-    number = tonumber(number)
+    -- Digits on both sides of a point, as fabricd reads sizes; tonumber() takes ".5" and "1.", too.
+    local is_plain = number and (string.match(number, "^%d+$") or string.match(number, "^%d+%.%d+$"))
+    number = is_plain and tonumber(number)
     if not number or not factor then return nil end
     return math.ceil(number * factor / kUnit)
 end

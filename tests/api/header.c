@@ -1,4 +1,5 @@
 /* The C header alone, as C11 with every warning: it compiles or the build fails. */
+#include <fabricshm/cuda.h>
 #include <fabricshm/data.h>
 #include <fabricshm/fabricshm.h>
 #include <fabricshm/optim.h>
@@ -16,6 +17,8 @@ _Static_assert(sizeof(fabricshm_step_info) == 64, "grow at the end; raise the mi
 _Static_assert(sizeof(fabricshm_directive) == 3112, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_quota) == 80, "grow at the end; raise the minor version");
 
+_Static_assert(sizeof(fabricshm_cuda_options) == 24, "grow at the end; raise the minor version");
+_Static_assert(sizeof(fabricshm_cuda_step) == 112, "grow at the end; raise the minor version");
 _Static_assert(sizeof(fabricshm_shard_view) == 104, "fabricshm_shard_view");
 _Static_assert(sizeof(fabricshm_parameter) == 24, "fabricshm_parameter");
 _Static_assert(sizeof(fabricshm_parameters_spec) == 48, "grow at the end; raise the minor version");

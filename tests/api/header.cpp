@@ -1,4 +1,5 @@
 // The C++ header alone, with every warning: it compiles or the build fails.
+#include <fabricshm/cuda.h>
 #include <fabricshm/data.hpp>
 #include <fabricshm/fabricshm.hpp>
 #include <fabricshm/optim.hpp>

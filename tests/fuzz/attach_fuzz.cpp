@@ -186,7 +186,7 @@ fuzz::Buffer input_of(const Message& message, unsigned flags) {
 
 std::vector<fuzz::Buffer> seeds() {
     std::vector<fuzz::Buffer> all;
-    for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(Type::kPinAdopt); ++type) {
+    for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(Type::kTrace); ++type) {
         for (const bool reply : {false, true}) {
             const Message message = example(static_cast<Type>(type), reply);
             all.push_back(input_of(message, reply ? kReply : 0));
@@ -208,7 +208,7 @@ void mutate(fuzz::Buffer& bytes, std::size_t most, std::uint32_t random,
     header.magic = kMagic;
     header.version = kVersion;
     const bool reply = (static_cast<unsigned>(bytes[0]) & kReply) != 0;
-    header.type = static_cast<std::uint16_t>(1 + (header.type & 0xff) % 27);
+    header.type = static_cast<std::uint16_t>(1 + (header.type & 0xff) % 28);
     if (reply) header.type |= kReplyBit;
     if (random % 4 != 0) bytes[0] |= std::byte{kWhole};
     std::memcpy(bytes.data() + 1, &header, sizeof header);

@@ -67,7 +67,7 @@ void read_catalogue(fuzz::Data bytes) {
         if (page.ok()) require_sound(*page);
         static_cast<void>(catalogue.look("/images/a"));
         static_cast<void>(catalogue.read_plans());
-        CataloguedPage listed{"/images", "", {{{"a", false, {}}}, true, 0, ""}};
+        CataloguedPage listed{"/images", "", {{{"a", false, {}}}, true, 0, "", 0, ""}};
         static_cast<void>(catalogue.write({listed, CataloguedFile{1, "/images/a", {}}}));
     }
     fabricshm::set_log_level(fabricshm::LogLevel::kWarning);
@@ -88,7 +88,9 @@ fuzz::Buffer catalogue_seed() {
         const auto opened = Catalogue::open(path);
         FUZZ_REQUIRE(opened.ok());
         CataloguedPage listed{
-            "/images", "", {{{"a", false, {5, {{1, 2, 3, 4}}}}, {"b", true, {}}}, true, 0, ""}};
+            "/images",
+            "",
+            {{{"a", false, {5, {{1, 2, 3, 4}}}}, {"b", true, {}}}, true, 0, "", 0, ""}};
         FUZZ_REQUIRE((*opened)
                          ->write({listed, CataloguedFile{1, "/images/a", {5, {{1, 2, 3, 4}}}},
                                   CataloguedSlot{3, 1, 0, 0, 64, 5, 4096}, PutPlan{"job", "plan"}})

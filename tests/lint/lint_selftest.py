@@ -94,6 +94,38 @@ class Layers(Sample):
         self.assert_found("files include each other")
 
 
+class Types(Sample):
+    script = "check_types.py"
+
+    def setUp(self):
+        super().setUp()
+        self.write("libfabricshm/base/a.hpp", "namespace f {\nclass A;\nstruct B {\n};\n}  // namespace f\n")
+
+    def test_declarations_and_members_are_clean(self):
+        self.write("fabricd/pool/a.cpp", "namespace f {\nclass B;\nstruct A::B {\n    struct C {\n    };\n};\n}  // namespace f\n")
+        self.assert_clean()
+
+    def test_the_same_name_in_another_namespace_is_clean(self):
+        self.write("fabricd/pool/a.hpp", "namespace g {\nstruct B {\n};\n}  // namespace g\n")
+        self.assert_clean()
+
+    def test_a_type_of_one_file_alone_is_clean(self):
+        self.write("fabricd/pool/a.cpp", "namespace f {\nnamespace {\nstruct B {\n};\n}  // namespace\n}  // namespace f\n")
+        self.assert_clean()
+
+    def test_a_program_of_its_own_may_have_the_name(self):
+        self.write("bench/a.cpp", "namespace f {\nstruct B {\n};\n}  // namespace f\n")
+        self.assert_clean()
+
+    def test_a_second_type_of_the_name_is_found(self):
+        self.write("fabricd/pool/a.hpp", "namespace f {\nclass B final : public A {\n};\n}  // namespace f\n")
+        self.assert_found("libfabricshm/base/a.hpp:3: f::B is also defined at fabricd/pool/a.hpp:2")
+
+    def test_an_enumeration_of_the_name_is_found(self):
+        self.write("kernels/a.hpp", "namespace f {\nenum class B : std::uint8_t { kOne };\n}  // namespace f\n")
+        self.assert_found("f::B is also defined at kernels/a.hpp:2")
+
+
 class Sizes(Sample):
     script = "check_sizes.py"
 

@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 
 #include "libfabricshm/base/reason.hpp"
@@ -86,6 +88,45 @@ TEST_SUITE("net.http_silo") {
             server().remove("set/data");
             CHECK(fetch_all(*silo, "data", facts).ended.outcome == FetchOutcome::kChanged);
         }
+    }
+
+    TEST_CASE("changed twice in a second, and without an ETag: its bytes are never a mixture") {
+        const auto silo = open();
+        const std::string just_now = "time " + std::to_string(std::time(nullptr));
+        server().put("set/young", 1, 1000, just_now);
+        const FileFacts facts = silo->look("young", soon()).value();
+        FetchMemory memory(1000);
+        silo->start({"young", facts, 0, 500, memory.at(0), 500, 1});
+        CHECK(silo->wait(fabricshm::Clock::now() + std::chrono::milliseconds(200)).empty());
+        server().put("set/young", 2, 1000, just_now);
+        silo->start({"young", facts, 500, 500, memory.at(500), 500, 2});
+        for (std::size_t ended = 0; ended < 2;) {
+            const auto some = silo->wait(soon());
+            REQUIRE(!some.empty());
+            for (const Fetched& one : some) CHECK(one.outcome == FetchOutcome::kWhole);
+            ended += some.size();
+        }
+        CHECK(memory.text(0, 1000) == s3_content("set/young", 2, 1000));
+    }
+
+    TEST_CASE(
+        "an index that can't be one is an error, and what is left out for a wrong answer said") {
+        const auto silo = open();
+        server().put("set/a", 1, 10);
+        for (const char* text : {"", "<html>\nlog in\n</html>\n", "a 10\n"}) {
+            CAPTURE(std::string(text));
+            server().text("set/fabric-index.txt", text);
+            const auto page = silo->list("", "", 10, soon());
+            CHECK(page.error().code == Errc::kCorrupt);
+            CHECK(fabricshm::explanation_of(page.error()).find("fabric-index.txt") !=
+                  std::string::npos);
+        }
+        server().text("set/fabric-index.txt", "10 a\n11 b\n");
+        server().put("set/b", 1, 10);
+        const SiloPage page = silo->list("", "", 10, soon()).value();
+        CHECK(page.entries.size() == 1);
+        CHECK(page.wrong == 1);
+        CHECK(page.first_wrong == "b: of another length than in the index");
     }
 
     TEST_CASE("an index that is not there or refused is an error, and a new one is noticed") {

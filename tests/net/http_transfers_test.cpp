@@ -20,8 +20,8 @@ S3Server& server() {
     return the_one;
 }
 
-HttpRequest part_of(const std::string& path, std::byte* into, Bytes bytes, std::uint64_t tag) {
-    HttpRequest request;
+TransferRequest part_of(const std::string& path, std::byte* into, Bytes bytes, std::uint64_t tag) {
+    TransferRequest request;
     request.url = "http://127.0.0.1:" + std::to_string(server().port()) + "/web/" + path;
     request.into = into;
     request.bytes = bytes;
@@ -55,7 +55,7 @@ TEST_SUITE("net.http_transfers") {
         std::set<std::uint64_t> ended;
         while (ended.size() < kParts) {
             REQUIRE(becomes_readable(*of));
-            for (const HttpAnswer& answer : of->wait(fabricshm::kNoWait)) {
+            for (const TransferAnswer& answer : of->wait(fabricshm::kNoWait)) {
                 CHECK(answer.end == HttpEnd::kAnswered);
                 CHECK(answer.status == 206);
                 CHECK(answer.total == kBytes);
@@ -96,7 +96,7 @@ TEST_SUITE("net.http_transfers") {
         FetchMemory memory(100);
         server().put("data", 1, 100);
         server().fault("stall", 1);
-        HttpRequest request = part_of("data", memory.at(0), 100, 1);
+        TransferRequest request = part_of("data", memory.at(0), 100, 1);
         request.deadline = fabricshm::kNoWait;
         of->start(request);
         const auto answers = of->wait(soon());
@@ -108,7 +108,7 @@ TEST_SUITE("net.http_transfers") {
         const auto of = transfers();
         server().put("data", 1, 1000);
         for (const Bytes most : {999U, 1000U}) {
-            HttpRequest request = part_of("data", nullptr, 0, most);
+            TransferRequest request = part_of("data", nullptr, 0, most);
             request.max_text = most;
             of->start(request);
             const auto answers = of->wait(soon());

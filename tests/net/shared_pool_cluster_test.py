@@ -25,10 +25,11 @@ def make_authority(folder, name):
     openssl(folder, *NEW_KEY, "-x509", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem")
 
 
-def make_certificate(folder, authority, file, host):
+def make_certificate(folder, authority, file, host, common_name=None):
     with open(os.path.join(folder, file + ".names"), "w") as names:
         names.write(f"subjectAltName=DNS:{host},IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n")
-    openssl(folder, *NEW_KEY, "-subj", f"/CN={host}", "-keyout", f"{file}.key", "-out", f"{file}.csr")
+    openssl(folder, *NEW_KEY, "-subj", f"/CN={common_name or host}", "-keyout", f"{file}.key",
+            "-out", f"{file}.csr")
     openssl(folder, "openssl", "x509", "-req", "-days", "2", "-in", f"{file}.csr", "-CA", f"{authority}.pem",
             "-CAkey", f"{authority}.key", "-CAcreateserial", "-extfile", f"{file}.names", "-out", f"{file}.pem")
 
@@ -117,8 +118,21 @@ def check_guest_that_is_fenced_by_command(folder, owner, guest):
     check_sums(owner, guest)
 
 
+def check_files(folder, address):
+    """What is wrong with a file of certificates ends the start, by its key."""
+    for options, words in (
+            ((*tls(folder, "guest")[:2], f"--cluster-tls-key={folder}/owner.key"),
+             f'cluster.tls_key: "{folder}/owner.key": is not the key of cluster.tls_cert, "{folder}/guest.pem"'),
+            ((*tls(folder, "guest")[:2], f"--cluster-tls-key={folder}/proof"), f'cluster.tls_key: "{folder}/proof": has no PRIVATE KEY'),
+            (tls(folder, "guest")[:2], "cluster.tls_ca and cluster.tls_cert without cluster.tls_key")):
+        bad = subprocess.run(Host(folder, "bad", f"--pool-owner={address}", *options).command, capture_output=True,
+                             text=True, timeout=30)
+        assert bad.returncode == 2 and words in bad.stderr, bad.stderr
+
+
 def check_certificates(folder, address, owner):
     for file, word, word_at_owner in (
+            # The common name is the guest's, the subjectAltName another host's: that one counts.
             ("misnamed", "its certificate has no name guest", "its certificate has no name guest"),
             ("foreign", "or refuses the certificate: ", "a peer's certificate is refused")):
         bad = Host(folder, file, f"--pool-owner={address}", "--cluster-host-name=guest", *tls(folder, file)).start()
@@ -146,7 +160,7 @@ def main():
         make_authority(folder, "other")
         for authority, file, host in (("ca", "owner", "owner"), ("ca", "guest", "guest"),
                                       ("ca", "misnamed", "else"), ("other", "foreign", "guest")):
-            make_certificate(folder, authority, file, host)
+            make_certificate(folder, authority, file, host, "guest" if file == "misnamed" else None)
         client, peer, port = free_ports(3)
         address = f"127.0.0.1:{port}"
         cluster = (f"--cluster-etcd=http://127.0.0.1:{client}", "--cluster-ttl=2s")
@@ -157,6 +171,7 @@ def main():
         guest = Host(folder, "guest", f"--pool-owner={address}", *cluster, *tls(folder, "guest"))
         try:
             owner.start().wait()
+            check_files(folder, address)
             check_certificates(folder, address, owner)
             guest.start().wait()
             for check in (lambda: check_sums(owner, guest), lambda: check_guest_that_was_stopped(owner, guest),

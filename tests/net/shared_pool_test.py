@@ -248,6 +248,18 @@ def check_sums_and_deaths(owner, guest):
     wait_until(lambda: used(owner) == 0, "memory of ranks that have ended")
 
 
+def check_guest_without_owner(guest):
+    """Its daemon is there: what is said names the owner, and that daemon's own time."""
+    assert guest.json("status")["status"]["uptime_ms"] > 0
+    wait_until(lambda: guest.json("status")["status"].get("alarms"), "the owner's absence as an alarm")
+    try:
+        fabricshm.Session(guest.folder + "/attach.sock", timeout=1).close()
+        raise AssertionError("a guest without its owner took a session")
+    except fabricshm.FabricError as error:
+        assert "fabricd of this host is there, but the owner of its pool" in str(error), error
+        assert "(pool.owner)" in str(error), error
+
+
 def check_daemons_that_are_started_again(owner, guest):
     ranks = Ranks(owner, guest, "restarts")
     guest.kill()
@@ -256,6 +268,7 @@ def check_daemons_that_are_started_again(owner, guest):
     assert ranks.ask("tensor") == [1000] * WORLD
     owner.stop()
     assert ranks.ask("sum") == [10.0] * WORLD
+    check_guest_without_owner(guest)
     owner.start().wait()
     assert ranks.ask("tensor") == [1000] * WORLD
     assert ranks.ask("sum") == [10.0] * WORLD
@@ -294,6 +307,10 @@ def check_host_that_is_silent(owner, guest):
     assert owner.ctl("hosts", "fence", "guest").returncode != 0  # not without --confirmed
     assert used(owner) == before
     ranks.kill(2, 3)
+    # A name with a line of its own in it is refused, and leaves one line in the log.
+    forged = owner.ctl("hosts", "fence", "guest\n[info] audit: forged", "--confirmed")
+    assert forged.returncode == 1 and "is no name of a host" in forged.stderr, forged.stderr
+    assert not any(line.startswith("[info] audit: forged") for line in (owner.text() + forged.stderr).splitlines())
     fenced = owner.ctl("hosts", "fence", "guest", "--confirmed")
     assert fenced.returncode == 0, fenced.stderr
     assert "host guest counts as fenced" in fenced.stdout, fenced.stdout

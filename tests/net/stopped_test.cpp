@@ -205,6 +205,64 @@ TEST_SUITE("net.stopped") {
              [](const auto&) { return std::vector<pid_t>{}; });
     }
 
+    // Two hosts of two ranks; rank 3 stops. Its neighbour waits for it in their pool, the ranks of
+    // the other host for both of them over the network.
+    TEST_CASE("a rank that stands still is named to all, its neighbour too, within their timeout") {
+        ::setenv("FABRIC_NET_LIBRARY", NET_LIBRARY, 1);
+        const Daemon daemon({"--pool-capacity=1GiB"});
+        constexpr std::int64_t kTimeoutMs = 3'000;
+        ExchangeBoard board;
+        Gate failed_all;
+        std::vector<Child> ranks;
+        for (int rank = 0; rank < 4; ++rank) {
+            ranks.emplace_back([&, rank]() -> int {
+                HostsRank member(daemon.socket(), board, {2, 2}, rank);
+                if (member.group == nullptr) return 1;
+                const std::vector<int> all{0, 1, 2, 3};
+                bool wrong = false;
+                if (sum(member.group, all, rank, 0, 20'000, wrong) != 0 || wrong) return failed(2);
+                if (rank == 3) ::raise(SIGSTOP);
+                const auto begin = Clock::now();
+                const int code = sum(member.group, all, rank, 1, kTimeoutMs, wrong);
+                const std::chrono::duration<double> took = Clock::now() - begin;
+                std::fprintf(stderr, "rank %d: %d, %s (%.2f s)\n", rank, code,
+                             fabricshm_error_text(), took.count());
+                const int named = fabricshm_error_rank();
+                const std::string text = fabricshm_error_text();
+                if (rank == 3) {
+                    // It is not dead itself: the others have left it.
+                    if (code != FABRICSHM_EPEER && code != FABRICSHM_ETIMEOUT) return failed(3);
+                    return code == FABRICSHM_EPEER && named == 3 ? failed(4) : 0;
+                }
+                int shrunk = FABRICSHM_ETIMEOUT;
+                std::string missing = "rank 3 on host , did not ask to shrink";
+                if (rank == 2) {
+                    // It lives, for all that its daemon knows, and does not call it.
+                    fabricshm_group* none = nullptr;
+                    shrunk = fabricshm_group_shrink(member.group, 500, &none);
+                    missing = fabricshm_error_text();
+                }
+                failed_all.open();
+                const bool is_late = code == FABRICSHM_ETIMEOUT && rank == 2;
+                if (code != FABRICSHM_EPEER && !is_late) return failed(5);
+                // A timeout has no rank but in words.
+                if (named != (code == FABRICSHM_EPEER ? 3 : -1)) return failed(6);
+                if (text.find("rank 3 on host ") == std::string::npos) return failed(7);
+                if (shrunk != FABRICSHM_ETIMEOUT) return failed(10);
+                if (missing.find("rank 3 on host ") == std::string::npos) return failed(11);
+                if (missing.find("did not ask to shrink") == std::string::npos) return failed(12);
+                return took < std::chrono::milliseconds(kTimeoutMs + 1'500) ? 0 : failed(8);
+            });
+        }
+        REQUIRE(stands_still(ranks[3].pid()));
+        CHECK(failed_all.wait(3));
+        ::kill(ranks[3].pid(), SIGCONT);
+        for (int rank = 0; rank < 4; ++rank) {
+            CAPTURE(rank);
+            CHECK(ranks[static_cast<std::size_t>(rank)].wait() == 0);
+        }
+    }
+
     TEST_CASE("a host that stands still in an operation for longer than its lease") {
         if (!test_support::has_etcd()) return;
         ::setenv("FABRIC_NET_LIBRARY", NET_LIBRARY, 1);

@@ -70,7 +70,7 @@ def children():
 class Cluster:
     """Two nodes, host1 (feature a) and host2 (feature b), of this machine. Ready when the constructor returns."""
 
-    def __init__(self, plugin_line="", slurm_lines="", gres_units=64, job_submit=None):
+    def __init__(self, plugin_line="", slurm_lines="", gres_units=64, job_submit=None, npus=0):
         adopt_orphans()
         self._before = set(children())
         self.folder = Path(tempfile.mkdtemp(prefix="slurm-"))
@@ -83,7 +83,7 @@ class Cluster:
         self.environment["SLURM_CONF"] = str(self.folder / "slurm.conf")
         self._daemons = {}
         try:
-            self._write_files(plugin_line, slurm_lines, gres_units, job_submit)
+            self._write_files(plugin_line, slurm_lines, gres_units, job_submit, npus)
             self._start_munge()
             self.start_controller()
             for node in ("host1", "host2"):
@@ -93,7 +93,7 @@ class Cluster:
             self.stop()
             raise
 
-    def _write_files(self, plugin_line, slurm_lines, gres_units, job_submit):
+    def _write_files(self, plugin_line, slurm_lines, gres_units, job_submit, npus):
         folder = self.folder
         control_port, *node_ports = free_ports(3)
         for name in ("state", "spool"):
@@ -103,7 +103,9 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         (folder / "plugstack.conf").write_text(plugin_line + "\n")
-        (folder / "gres.conf").write_text(f"Name=fabric Count={gres_units} Flags=CountOnly\n")
+        counts = {"fabric": gres_units, **({"npu": npus} if npus else {})}
+        (folder / "gres.conf").write_text("".join(f"Name={name} Count={count} Flags=CountOnly\n" for name, count in counts.items()))
+        gres = ",".join(f"{name}:{count}" for name, count in counts.items())
         if job_submit:
             shutil.copy(job_submit, folder / "job_submit.lua")
             slurm_lines += "JobSubmitPlugins=lua\n"
@@ -138,7 +140,7 @@ KillWait=2
 {slurm_lines}
 """
         for number, (node, port) in enumerate(zip(("host1", "host2"), node_ports)):
-            text += (f"NodeName={node} NodeHostname={self.name} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=fabric:{gres_units} "
+            text += (f"NodeName={node} NodeHostname={self.name} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres={gres} "
                      f"Feature={'ab'[number]}\n")
         text += "PartitionName=all Nodes=host1,host2 Default=YES MaxTime=10 State=UP\n"
         (folder / "slurm.conf").write_text(text)

@@ -38,7 +38,8 @@ WAIT = "until [ -e {} ]; do sleep 0.01; done"
 class Fabricd:
     """At one place, where it can be ended and started again."""
 
-    def __init__(self):
+    def __init__(self, *words):
+        self.words = words
         # Not below a folder that is for root alone.
         self.folder = Path(tempfile.mkdtemp(prefix="fabricd-slurm-"))
         self.folder.chmod(0o755)
@@ -51,7 +52,7 @@ class Fabricd:
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 [_daemon.find_program(), "--config", os.devnull, "--server-runtime-dir", self.runtime,
-                 "--pool-capacity", f"{POOL_UNITS}GiB", *ADMITTED],
+                 "--pool-capacity", f"{POOL_UNITS}GiB", *ADMITTED, *self.words],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=_daemon.die_with_parent)
         slurm_cluster.wait_until(lambda: self.ask("status").returncode == 0, "fabricd did not start")
 

@@ -13,6 +13,7 @@ struct IdleWork final : PoolWork {
     }
     void adopt(ArenaId, Bytes, Bytes, fabricshm::PresentedFiles) override {}
     void grow(ArenaId, Bytes to, Bytes) override { grown.push_back(to); }
+    void shrink(ArenaId, Bytes) override {}
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
     void forget(ArenaId, std::shared_ptr<void>) noexcept override {}
     std::vector<ArenaId> created;

@@ -98,6 +98,7 @@ class DataServiceBench {
         options.tables = tables;
         options.is_fresh = is_fresh;
         options.before = before_;
+        options.open = open_;
         auto started = fabricd::DataService::start(options, memory, *loop);
         if (!started.ok()) {
             problem = describe(started.error());
@@ -137,6 +138,7 @@ class DataServiceBench {
     fabricd::DataSpec spec;
     std::string state_;
     decltype(fabricd::DataService::Options::before) before_;
+    decltype(fabricd::DataService::Options::open) open_;  // of the next start
     TemporaryDirectory folder;
     std::unique_ptr<std::byte, Free> arena;
     fabricshm::DataTables tables;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
 
 namespace test_support {
 
@@ -30,7 +31,12 @@ class ExchangeBoard {
         std::byte* room = board_->bytes[at];
         std::memcpy(room + static_cast<std::size_t>(rank) * bytes, mine, bytes);
         board_->arrived[at].fetch_add(1);
-        while (board_->arrived[at].load() < world * (round / kRounds + 1)) ::sched_yield();
+        // The others may still load libraries, for which they need the processors.
+        constexpr timespec kNap{0, 200'000};
+        for (int turn = 0; board_->arrived[at].load() < world * (round / kRounds + 1); ++turn) {
+            if (turn < 100) ::sched_yield();
+            if (turn >= 100) ::nanosleep(&kNap, nullptr);
+        }
         std::memcpy(all, room, static_cast<std::size_t>(world) * bytes);
     }
 

@@ -91,8 +91,15 @@ bool Mounted::is_mounted() const {
     return text_of("/proc/self/mountinfo").find(" " + path_ + " ") != std::string::npos;
 }
 
-// Its only child.
 pid_t Mounted::server() const {
+    return child(false);
+}
+
+pid_t Mounted::standby() const {
+    return child(true);
+}
+
+pid_t Mounted::child(bool stands_by) const {
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
         const pid_t number = std::atoi(entry.path().filename().c_str());
         if (number <= 0) continue;
@@ -100,7 +107,8 @@ pid_t Mounted::server() const {
         const auto name_end = line.rfind(')');
         // "PID (name) STATE PARENT": what has ended is not the one that runs.
         if (name_end == std::string::npos || line.size() < name_end + 5) continue;
-        if (line[name_end + 2] == 'Z') continue;
+        const bool waits = line.find("(mount-standby)") != line.npos;
+        if (line[name_end + 2] == 'Z' || waits != stands_by) continue;
         if (std::atoi(line.c_str() + name_end + 4) == keeper_) return number;
     }
     return 0;

@@ -33,6 +33,8 @@ class Mounted {
     /// The server that runs now, 0: none just now.
     pid_t server() const;
     bool kill_server() const;
+    /// The one that waits for its turn, 0: none just now.
+    pid_t standby() const;
     /// SIGTERM to the keeper; its exit code. -1: it did not end within 20 s.
     int end();
     /// SIGKILL to the keeper, when it has ended.
@@ -42,6 +44,7 @@ class Mounted {
     std::string log() const;
 
   private:
+    pid_t child(bool stands_by) const;
     void start();
 
     TemporaryDirectory folder_;

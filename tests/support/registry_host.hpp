@@ -121,6 +121,12 @@ struct NotedWork final : PoolWork {
         const Growth growth = grown.at(grown_done++);
         registry->arena_grown(growth.arena, growth.to, done);
     }
+    void shrink(ArenaId arena, Bytes to) override { shrunk.push_back({arena, to, 0}); }
+    /// The oldest shrinking that was asked for is done.
+    void finish_shrinking(const Result<void>& done = {}) {
+        const Growth one = shrunk.at(shrunk_done++);
+        registry->arena_grown(one.arena, one.to, done);
+    }
     void destroy(ArenaId arena) noexcept override { destroyed.push_back(arena); }
     void forget(ArenaId arena, std::shared_ptr<void> records) noexcept override {
         forgotten.emplace_back(arena, std::move(records));
@@ -133,6 +139,8 @@ struct NotedWork final : PoolWork {
         if (::ftruncate(piece.fd.get(), static_cast<off_t>(bytes)) != 0) piece.bytes = 0;
         return piece;
     }
+    fabricshm::PoolTotals totals() const override { return pool; }
+
     struct Growth {
         ArenaId arena;
         Bytes to;
@@ -143,6 +151,9 @@ struct NotedWork final : PoolWork {
     Bytes first = 0;  // committed when an arena is made; 0: all of it
     std::vector<Growth> grown;
     std::size_t grown_done = 0;
+    std::vector<Growth> shrunk;
+    std::size_t shrunk_done = 0;
+    fabricshm::PoolTotals pool;
     Bytes adopted_uncommitted = 0;
     std::vector<std::pair<ArenaId, Bytes>> created;
     std::vector<ArenaId> adopted;

@@ -34,7 +34,7 @@ class WriterBench {
     }
     /// All steps of a file, in pieces; the first that failed, or the commit. Aborted then.
     fabricd::Written write(std::uint64_t file, const std::string& path, const std::string& text,
-                           std::size_t piece = fabricd::kMostAppend) {
+                           std::size_t piece = fabricd::kMaxAppend) {
         fabricd::Written last = begin(file, path);
         for (std::size_t at = 0; last.ok() && at < text.size(); at += piece) {
             last = append(file, text.substr(at, piece));

@@ -32,6 +32,7 @@ enum class ActionKind : std::uint8_t {
     kComputeShare = 8,
     kPoolQuota = 9,
     kReturn = 10,
+    kCacheQuota = 11,
 };
 
 /// What carries an action out.
@@ -142,6 +143,14 @@ struct Return {
     bool operator==(const Return&) const = default;
 };
 
+/// How much of the pool caches may have.
+struct CacheQuota {
+    static constexpr ActionInfo kInfo{ActionKind::kCacheQuota, ActionScope::kHost, "cache quota",
+                                      "cache", "bytes"};
+    std::vector<NamedChange<fabricshm::Bytes>> changes;  // in the order of carrying them out
+    bool operator==(const CacheQuota&) const = default;
+};
+
 /// An action of any kind as the journal and the admin API have it: lists of numbers, which only the
 /// kind gives a meaning.
 struct ActionFrame {
@@ -162,7 +171,7 @@ struct UnknownAction {
 
 /// At the place of its number each, a new one at the end.
 using Action = std::variant<UnknownAction, BatchShares, WorkUnits, SyncInterval, Alarm, Drain,
-                            Placement, Quota, ComputeShare, PoolQuota, Return>;
+                            Placement, Quota, ComputeShare, PoolQuota, Return, CacheQuota>;
 
 inline constexpr std::size_t kActionKinds = std::variant_size_v<Action>;  // 0 is none
 

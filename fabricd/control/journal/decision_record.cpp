@@ -176,6 +176,12 @@ void fields(Walker& walker, NodeWindow& node) {
     walk(walker, node.name, node.speed, retired, node.free_bytes);
 }
 
+template <typename Walker>
+void fields(Walker& walker, CacheWindow& c) {
+    walk(walker, c.name, c.size, c.quota, c.committed, c.floor, c.stall_s, c.refetched, c.near,
+         c.readers);
+}
+
 // What users were given later than their place in the record was laid down: by user, in turn.
 template <typename Visit>
 void visit_later(Window& w, Visit visit) {
@@ -213,6 +219,7 @@ void fields(Walker& walker, Window& w) {
     for (JobWindow& job : w.jobs) {
         for (RankWindow& rank : job.ranks) rank.faults = faults.size() == ranks ? faults[at++] : 0;
     }
+    walker.later(w.room.caches, w.room.length_s, w.room.capacity, w.room.used, w.room.lacked);
 }
 
 template <typename T>

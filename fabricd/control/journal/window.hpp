@@ -87,6 +87,26 @@ struct PoolWindow {
     std::vector<double> most;  // bytes that each could have: its memory
 };
 
+/// A cache that gives memory of the pool to jobs and gets it back; figures of the window.
+struct CacheWindow {
+    std::string name;
+    double size = 0;       // bytes that it could use
+    double quota = 0;      // that it may have
+    double committed = 0;  // that it has
+    double floor = 0;      // that it can't do without
+    double stall_s = 0;    // that its readers waited, all of them together
+    double refetched = 0;  // bytes that it fetched and had had before
+    double near = 0;       // of them: a quarter more memory would still have had them
+    double readers = 0;
+};
+struct CacheRoomWindow {
+    std::vector<CacheWindow> caches;
+    double length_s = 0;  // the window's
+    double capacity = 0;  // of the pool
+    double used = 0;      // of it, the caches' own included
+    double lacked = 0;    // bytes that requests had to wait for, or were refused
+};
+
 struct Window {
     std::uint64_t number = 0;   // 1, 2, ...
     std::int64_t taken_ns = 0;  // CLOCK_MONOTONIC
@@ -95,6 +115,7 @@ struct Window {
     std::vector<QuotaDevice> devices;
     PlacementWindow placement;
     PoolWindow pool;
+    CacheRoomWindow room;
 };
 
 /// Makes windows of samples: takes the counters of each page apart. For one thread. Costs one pass

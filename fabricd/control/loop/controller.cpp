@@ -71,6 +71,10 @@ Result<void> Actuators::shift_pool_quotas(const PoolQuota&) {
     return Error{Errc::kUnsupported, 0, "shift quotas of the pool"};
 }
 
+Result<void> Actuators::shift_cache_quotas(const CacheQuota&) {
+    return Error{Errc::kUnsupported, 0, "shift quotas of caches"};
+}
+
 Result<void> Actuators::set_compute_share(const std::string&, unsigned) {
     return Error{Errc::kUnsupported, 0, "set a compute share"};
 }
@@ -289,6 +293,10 @@ Result<void> Controller::carry_out(const Quota& action, const Decision&, const W
 
 Result<void> Controller::carry_out(const PoolQuota& action, const Decision&, const Window&) {
     return parts_.actuators->shift_pool_quotas(action);
+}
+
+Result<void> Controller::carry_out(const CacheQuota& action, const Decision&, const Window&) {
+    return parts_.actuators->shift_cache_quotas(action);
 }
 
 void Controller::remember(const TickResult& result) {

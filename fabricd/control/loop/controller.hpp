@@ -27,11 +27,12 @@ class Actuators {
     virtual fabricshm::Result<void> direct(const Directive& directive);
     /// Begins it; the windows say what came of it. `node` by the name that the window gives it.
     virtual fabricshm::Result<void> move_shard(const std::string& shard, const std::string& node);
-    /// All quotas, of vGPUs and of the pool, or none. No quota gets what others have
+    /// All quotas, of vGPUs, of the pool and of caches, or none. No quota gets what others have
     /// not given: kBusy when another change came between the decision and this call; the error's
     /// step says how.
     virtual fabricshm::Result<void> shift_quotas(const Quota& action);
     virtual fabricshm::Result<void> shift_pool_quotas(const PoolQuota& action);
+    virtual fabricshm::Result<void> shift_cache_quotas(const CacheQuota& action);
     virtual fabricshm::Result<void> set_compute_share(const std::string& user, unsigned percent);
 };
 
@@ -82,6 +83,8 @@ class Controller {
     fabricshm::Result<void> carry_out(const Quota& action, const Decision& decision,
                                       const Window& window);
     fabricshm::Result<void> carry_out(const PoolQuota& action, const Decision& decision,
+                                      const Window& window);
+    fabricshm::Result<void> carry_out(const CacheQuota& action, const Decision& decision,
                                       const Window& window);
     void remember(const TickResult& result);
     void remember(const DecisionOutcome& outcome);

@@ -45,6 +45,10 @@ bool is_in(const PoolQuota& action, Users users) {
     return has_values(action, users);
 }
 
+bool is_in(const CacheQuota& action, Users users) {
+    return has_values(action, users);
+}
+
 bool is_in(const ComputeShare& action, Users users) {
     return has_values(action, users);
 }
@@ -129,6 +133,7 @@ HostLoop::Told HostLoop::tick(const Window& window, double weight, std::uint64_t
     pace_.end(weight);
     tick_vgpus(window, result, last_id);
     tick_pool(window, result, last_id);
+    tick_caches(window, result, last_id);
     tick_shards(window, weight, result, last_id);
     return result;
 }
@@ -178,6 +183,32 @@ void HostLoop::tick_pool(const Window& window, Told& result, std::uint64_t& last
     if (!may(pool_, ActionKind::kPoolQuota)) return;
     if (auto proposal = propose_pool_quotas(pool, config_)) {
         begin(pool_, std::move(*proposal), result, last_id);
+    }
+}
+
+// What jobs lack comes back to them whatever is on probation; what a cache gets is judged by what
+// the jobs get done with it.
+void HostLoop::tick_caches(const Window& window, Told& result, std::uint64_t& last_id) {
+    const CacheRoomWindow& room = window.room;
+    if (room.caches.empty() || !is_sound(room)) return;
+    update(cache_memory_, room, config_);
+    std::vector<QuotaWindow> users;
+    for (const CacheWindow& cache : room.caches) {
+        QuotaWindow user;
+        user.name = cache.name;
+        user.quota = cache.quota;
+        // All else it gives when it is asked.
+        user.used = std::min(cache.floor, cache.quota);
+        users.push_back(std::move(user));
+    }
+    if (allows(ActionKind::kCacheQuota) &&
+        give_back(caches_, propose_cache_gifts(room, cache_memory_, config_), result, last_id)) {
+        return;
+    }
+    if (judge(caches_, progress_of(caches_.trial, users), users, result, last_id)) return;
+    if (!may(caches_, ActionKind::kCacheQuota)) return;
+    if (auto proposal = propose_cache_quotas(room, cache_memory_, config_)) {
+        begin(caches_, std::move(*proposal), result, last_id);
     }
 }
 
@@ -373,6 +404,7 @@ std::optional<DecisionOutcome> HostLoop::failed(std::uint64_t decision, const st
         if (auto ended = end(ground)) return ended;
     }
     if (auto ended = end(pool_)) return ended;
+    if (auto ended = end(caches_)) return ended;
     const Trial& moves = shards_.trial;
     if (!moves.running() || moves.decision().id != decision) return std::nullopt;
     return fail_moves(why);

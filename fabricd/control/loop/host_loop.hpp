@@ -14,6 +14,7 @@
 #include "fabricd/control/control_config.hpp"
 #include "fabricd/control/journal/decision.hpp"
 #include "fabricd/control/journal/window.hpp"
+#include "fabricd/control/policies/cache_policy.hpp"
 #include "fabricd/control/policies/promises.hpp"
 #include "fabricd/control/policies/shard_watch.hpp"
 #include "fabricd/control/policies/state.hpp"
@@ -112,12 +113,15 @@ class HostLoop {
     void begin(Ground& ground, Decision decision, Told& result, std::uint64_t& last_id);
     void tick_vgpus(const Window& window, Told& result, std::uint64_t& last_id);
     void tick_pool(const Window& window, Told& result, std::uint64_t& last_id);
+    void tick_caches(const Window& window, Told& result, std::uint64_t& last_id);
     void tick_shards(const Window& window, double weight, Told& result, std::uint64_t& last_id);
 
     const ControlConfig& config_;  // the loop's
     HostPace pace_;
     std::map<std::string, Ground> gpus_;  // by name
     Ground pool_;
+    Ground caches_;
+    CacheMemory cache_memory_;
     Ground shards_;
     ShardWatch watch_;
 };

@@ -87,7 +87,9 @@ bool Loop::watches(const Window& window) const noexcept {
         std::any_of(std::begin(kVgpuActions), std::end(kVgpuActions),
                     [this](const VgpuAction& action) { return allows(action.kind); });
     const bool has_pool = !window.pool.devices.empty() && allows(ActionKind::kPoolQuota);
-    return !window.jobs.empty() || !window.placement.shards.empty() || has_vgpus || has_pool;
+    const bool has_caches = !window.room.caches.empty() && allows(ActionKind::kCacheQuota);
+    return !window.jobs.empty() || !window.placement.shards.empty() || has_vgpus || has_pool ||
+           has_caches;
 }
 
 void Loop::remember(const JobState& job) {

@@ -74,7 +74,8 @@ void spare_what_is_used(std::vector<NamedChange<Bytes>>& back, std::span<const Q
 // Memory that is in use stays where it is; all else can be reclaimed at any moment.
 template <typename A>
 void spare(A& action, std::span<const QuotaWindow> users) {
-    constexpr bool kIsMemory = std::is_same_v<A, Quota> || std::is_same_v<A, PoolQuota>;
+    constexpr bool kIsMemory =
+        std::is_same_v<A, Quota> || std::is_same_v<A, PoolQuota> || std::is_same_v<A, CacheQuota>;
     if constexpr (kIsMemory) spare_what_is_used(action.changes, users);
 }
 

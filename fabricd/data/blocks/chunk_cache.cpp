@@ -33,13 +33,34 @@ Bytes room_of(Bytes bytes) noexcept {
     return round_up(bytes, align_of(bytes));
 }
 
+// While its fields still say how large it was.
+void count_evicted(ChunkCache::Stats& stats, std::uint32_t& left_at, Bytes bytes) noexcept {
+    ++stats.evicted;
+    stats.evicted_bytes += bytes;
+    left_at = static_cast<std::uint32_t>(stats.evicted_bytes >> 20U) + 1;
+}
+
+// What lies behind the end that the cache is to have is no place for anything again: else a busy
+// cache would fill there what it has just emptied.
+void give_room(FreeRanges& memory, FreeRanges& withheld, Bytes end, Bytes offset, Bytes bytes) {
+    const Bytes before = std::min(std::max(offset, end) - offset, bytes);
+    memory.give(offset, before);
+    withheld.give(offset + before, bytes - before);
+}
+
 }  // namespace
+
+Bytes chunk_room(Bytes bytes) noexcept {
+    return room_of(bytes);
+}
 
 ChunkCache::ChunkCache(std::byte* arena, const DataTables& tables, PinPages& pins, ChunkTier* tier)
     : arena_(arena),
       tables_(tables),
       pins_(pins),
       tier_(tier),
+      end_(tables.arena_bytes),
+      wanted_end_(tables.arena_bytes),
       memory_(tables.chunks_offset, tables.arena_bytes),
       lines_(0, tables.lines),
       records_(tables.lines),
@@ -139,7 +160,9 @@ bool ChunkCache::take_up_line(std::uint64_t line, bool is_known) {
 }
 
 void ChunkCache::settle() {
-    for (const auto& [offset, bytes] : unsettled_) memory_.give(offset, bytes);
+    for (const auto& [offset, bytes] : unsettled_) {
+        give_room(memory_, withheld_, wanted_end_, offset, bytes);
+    }
     unsettled_.clear();
 }
 
@@ -188,7 +211,9 @@ void ChunkCache::set_kind(std::uint64_t line, ChunkKind kind) {
         record.kind = kind;
         return;
     }
-    if (!is_there || order_.kind(line) == kind) return;
+    // What passes is to pass again, and unread.
+    const bool has_changed = order_.kind(line) != kind || kind == ChunkKind::kPassing;
+    if (!is_there || !has_changed) return;
     leave_kind(line);
     enter(line, kind);
 }
@@ -207,6 +232,13 @@ std::optional<ChunkCache::Room> ChunkCache::begin(std::uint64_t line, std::uint3
     auto offset = take_memory(bytes, kind);
     if (!offset) offset = make_room(bytes, kind, is_wanted);
     if (!offset) return std::nullopt;
+    // The other half of CacheEnd::check_unused(): no line has bytes that are to be given back.
+    FABRIC_CHECK(*offset + room_of(bytes) <= end_);
+    if (record.left_at != 0) {
+        stats_.refetched += bytes;
+        const Bytes since = (stats_.evicted_bytes >> 20U) + 1 - record.left_at;
+        if (since <= capacity() / 4 >> 20U) stats_.near += bytes;
+    }
     set_word(line, DataLineState::kFilling, false);
     DataLine& one = at(line);
     one.offset = *offset;
@@ -228,6 +260,7 @@ void ChunkCache::finish(std::uint64_t line, std::uint32_t checksum) {
     record.is_filling = false;
     stats_.bytes[0] -= room_of(at(line).bytes);
     --stats_.chunks[0];
+    FABRIC_CHECK(at(line).offset + at(line).bytes <= end_);
     at(line).checksum = checksum;
     set_word(line, DataLineState::kReady, false);
     enter(line, record.kind);
@@ -256,7 +289,7 @@ void ChunkCache::release_memory(std::uint64_t line) {
     // First: a line of no bytes has no memory, also for a cache that is started again.
     one.bytes = 0;
     by_offset_.erase(one.offset);
-    memory_.give(one.offset, room);
+    give_room(memory_, withheld_, wanted_end_, one.offset, room);
 }
 
 void ChunkCache::release_line(std::uint64_t line) {
@@ -298,8 +331,8 @@ Bytes ChunkCache::evict(const std::vector<std::uint64_t>& lines) {
         bytes += room_of(at(line).bytes);
         leave_kind(line);
         set_word(line, DataLineState::kEmpty, true);
+        count_evicted(stats_, records_[line].left_at, at(line).bytes);
         release_memory(line);
-        ++stats_.evicted;
     }
     for (const auto line : lines) {
         if (state(line) == DataLineState::kLeaving) set_word(line, DataLineState::kReady, false);
@@ -389,12 +422,15 @@ std::optional<std::uint64_t> ChunkCache::make_room(Bytes bytes, ChunkKind kind, 
     // Each round evicts a batch, or makes one hole of several. Where all of a batch is pinned the
     // next one is twice as large, until all that may go has been tried.
     sweep();
+    // Of what plans keep no more goes than a reader waits for.
     std::size_t tried = 0;
-    for (Bytes batch = std::max(room_of(bytes), capacity() / kBatchPart);; batch *= 2) {
+    Bytes wanted = is_wanted ? room_of(bytes) : 0;
+    for (Bytes batch = std::max(room_of(bytes), capacity() / kBatchPart);;
+         batch *= 2, wanted *= 2) {
         const bool is_only_scattered = memory_.free() >= 2 * kDataChunkBytes;
         bool has_changed = is_only_scattered && open_window(bytes);
         if (!has_changed) {
-            const auto lines = order_.next(batch, is_wanted);
+            const auto lines = order_.next(batch, wanted);
             const bool is_new = lines.size() > tried;
             tried = lines.size();
             has_changed = evict(lines) > 0 || open_window(bytes);
@@ -409,7 +445,7 @@ std::optional<std::uint64_t> ChunkCache::cheapest_window() const {
     std::optional<std::uint64_t> best;
     Bytes most_free = 0;
     for (std::uint64_t begin = round_up(tables_.chunks_offset, kDataChunkBytes);
-         begin + kDataChunkBytes <= tables_.arena_bytes; begin += kDataChunkBytes) {
+         begin + kDataChunkBytes <= wanted_end_; begin += kDataChunkBytes) {
         const Bytes free = memory_.free_in(begin, begin + kDataChunkBytes);
         if (free <= most_free || free == kDataChunkBytes) continue;
         auto chunk = by_offset_.upper_bound(begin);
@@ -462,7 +498,7 @@ void ChunkCache::move_or_evict(std::uint64_t line) {
     if (const auto place = memory_.take(room, align_of(one.bytes), FreeRanges::End::kLow)) {
         std::memcpy(arena_ + *place, arena_ + one.offset, one.bytes);
         by_offset_.erase(one.offset);
-        memory_.give(one.offset, room);
+        give_room(memory_, withheld_, wanted_end_, one.offset, room);
         one.offset = *place;
         by_offset_[*place] = line;
         // Another generation: a reader that pins by the word of before looks again.
@@ -475,8 +511,8 @@ void ChunkCache::move_or_evict(std::uint64_t line) {
     }
     leave_kind(line);
     set_word(line, DataLineState::kEmpty, true);
+    count_evicted(stats_, records_[line].left_at, at(line).bytes);
     release_memory(line);
-    ++stats_.evicted;
 }
 
 std::string ChunkCache::problems() const {
@@ -489,7 +525,12 @@ std::string ChunkCache::problems() const {
         taken += room_of(at(line).bytes);
         if (memory_.free_in(offset, end) != 0) return "taken memory is free";
     }
-    if (end > tables_.arena_bytes) return "a chunk lies outside";
+    if (end > end_) return "a chunk lies outside";
+    for (const auto& [offset, bytes] : withheld_.holes_in(0, tables_.arena_bytes)) {
+        if (memory_.free_in(offset, offset + bytes) != 0) return "withheld memory is free";
+        if (offset + bytes > end_) return "withheld memory that was given back";
+        if (offset < wanted_end_) return "withheld memory in front of the end";
+    }
     Bytes unsettled = 0;
     for (const auto& [offset, bytes] : unsettled_) unsettled += bytes;
     if (taken + unsettled != used()) return "used bytes do not add up";

@@ -30,6 +30,9 @@ using fabricshm::DataLineState;
 using fabricshm::DataTables;
 using fabricshm::Result;
 
+/// The memory that a chunk of so many bytes takes.
+Bytes chunk_room(Bytes bytes) noexcept;
+
 /// The pins of all readers.
 class PinPages {
   public:
@@ -73,6 +76,9 @@ class ChunkCache {
         std::uint64_t found_pinned = 0;  // that were to leave
         std::uint64_t gone = 0;          // whose memory readers still use
         std::uint64_t free_lines = 0;
+        Bytes evicted_bytes = 0;
+        Bytes refetched = 0;  // that had been here before
+        Bytes near = 0;       // of them: would still be here with a quarter more memory
     };
 
     /// `tier`, where there is one, gets what leaves.
@@ -126,7 +132,7 @@ class ChunkCache {
     /// Gives back what readers of versions that are gone have let go of. Call now and then.
     void sweep();
 
-    Bytes capacity() const noexcept { return tables_.arena_bytes - tables_.chunks_offset; }
+    Bytes capacity() const noexcept { return end_ - tables_.chunks_offset - withheld_.free(); }
     Bytes used() const noexcept { return capacity() - memory_.free(); }
     const DataTables& tables() const noexcept { return tables_; }
     const Stats& stats() const noexcept { return stats_; }
@@ -135,11 +141,13 @@ class ChunkCache {
     std::string problems() const;
 
   private:
+    friend class CacheEnd;  // how much of the arena it uses
     struct Record {
         ChunkKind kind = ChunkKind::kNone;  // that it is to have once it is filled
         bool is_used = false;               // a file's
         bool is_filling = false;            // its memory is a silo's
         bool is_retired = false;
+        std::uint32_t left_at = 0;  // MiB that had been evicted when it was; 0: never
     };
 
     fabricshm::DataLine& at(std::uint64_t line) const noexcept;
@@ -162,7 +170,10 @@ class ChunkCache {
     DataTables tables_;
     PinPages& pins_;
     ChunkTier* tier_;
+    Bytes end_;         // behind it nothing is used
+    Bytes wanted_end_;  // what is let go of behind it is used no more
     FreeRanges memory_;
+    FreeRanges withheld_{0, 0};  // what is free and about to be given back
     FreeRanges lines_;
     std::vector<Record> records_;                       // by line
     std::map<std::uint64_t, std::uint64_t> by_offset_;  // memory that is taken -> its line

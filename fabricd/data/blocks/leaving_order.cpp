@@ -53,7 +53,7 @@ void LeavingOrder::take(const Queue& from, const std::vector<Entry>& entries, By
     }
 }
 
-std::vector<std::uint64_t> LeavingOrder::next(Bytes bytes, bool is_wanted) {
+std::vector<std::uint64_t> LeavingOrder::next(Bytes bytes, Bytes wanted) {
     std::vector<std::uint64_t> lines;
     Bytes found = 0;
     take(passed_, entries_, bytes, found, lines);
@@ -65,9 +65,8 @@ std::vector<std::uint64_t> LeavingOrder::next(Bytes bytes, bool is_wanted) {
         for (const auto line : evicted) found += entries_[line].bytes;
         lines.insert(lines.end(), evicted.begin(), evicted.end());
     }
-    if (!is_wanted) return lines;
-    take(passing_, entries_, bytes, found, lines);
-    take(kept_, entries_, bytes, found, lines);
+    take(kept_, entries_, wanted, found, lines);
+    take(passing_, entries_, wanted, found, lines);
     return lines;
 }
 

@@ -32,10 +32,11 @@ class LeavingOrder {
     /// It was read.
     void touch(std::uint64_t line);
 
-    /// What goes next, as much as `bytes`: what has passed; what was read without a plan; and for a
-    /// reader that waits (`is_wanted`) also what passes or is kept. Each is then remove()d, or
-    /// stays(): its readers have it pinned.
-    std::vector<std::uint64_t> next(Bytes bytes, bool is_wanted);
+    /// What goes next, as much as `bytes`: what has passed; and what was read without a plan. Where
+    /// these are less than a reader waits for (`wanted`, of `bytes`) also what is kept, and what
+    /// passes: that is the next to be read, and has been fetched for nothing if it goes. Each is
+    /// then remove()d, or stays(): its readers have it pinned.
+    std::vector<std::uint64_t> next(Bytes bytes, Bytes wanted);
     void stays(std::uint64_t line);
 
   private:

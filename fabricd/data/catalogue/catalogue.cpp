@@ -24,7 +24,7 @@ namespace {
 // Of the file's header: no other program's database is taken for a catalogue.
 constexpr std::int64_t kApplication = 0x46414243;  // "FABC"
 constexpr std::int64_t kVersion = 1;
-constexpr Bytes kMostFileBytes = Bytes{1} << 62;
+constexpr Bytes kMaxFileBytes = Bytes{1} << 62;
 
 // In this order: the page size before there is a page; the lock before there is a log, so that no
 // shared memory is made for it and a second process is refused.
@@ -72,7 +72,7 @@ bool read_version(std::string_view bytes, FileVersion& version) {
 
 bool read_facts(const SqlStatement& row, int column, FileFacts& facts) {
     const std::int64_t bytes = row.number(column);
-    if (bytes < 0 || static_cast<Bytes>(bytes) > kMostFileBytes) return false;
+    if (bytes < 0 || static_cast<Bytes>(bytes) > kMaxFileBytes) return false;
     facts.bytes = static_cast<Bytes>(bytes);
     return read_version(row.bytes(column + 1), facts.version);
 }

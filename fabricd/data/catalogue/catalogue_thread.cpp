@@ -15,9 +15,9 @@ using fabricshm::Errc;
 namespace {
 
 // A page of a listing is one of these.
-constexpr std::size_t kMostWork = 4096;
+constexpr std::size_t kMaxWork = 4096;
 // In one transaction: the queue has room again after some milliseconds.
-constexpr std::size_t kMostBatch = 512;
+constexpr std::size_t kMaxBatch = 512;
 
 Result<void> read_all(Catalogue& catalogue, CatalogueContent& content) {
     content = {};
@@ -67,7 +67,7 @@ bool CatalogueThread::add(CatalogueChange change) {
 
 bool CatalogueThread::add(CatalogueChange change, TimePoint deadline) {
     std::unique_lock lock(mutex_);
-    const auto has_room = [&] { return off_ || work_.size() < kMostWork; };
+    const auto has_room = [&] { return off_ || work_.size() < kMaxWork; };
     const bool may_wait = deadline != fabricshm::kNoWait;
     if (may_wait) has_room_.wait_until(lock, deadline, has_room);
     if (off_ || !has_room()) {
@@ -83,7 +83,7 @@ bool CatalogueThread::add(CatalogueChange change, TimePoint deadline) {
 // The question may be answered after its asker has given up: what it needs is its own.
 bool CatalogueThread::ask(Question question, TimePoint deadline) {
     std::unique_lock lock(mutex_);
-    const auto has_room = [&] { return off_ || work_.size() < kMostWork; };
+    const auto has_room = [&] { return off_ || work_.size() < kMaxWork; };
     if (!has_room_.wait_until(lock, deadline, has_room) || off_) return false;
     work_.emplace_back(std::move(question));
     lock.unlock();
@@ -180,7 +180,7 @@ void CatalogueThread::run() {
         std::vector<CatalogueChange> changes;
         std::vector<Question> questions;
         // A question comes behind the changes before it: the batch ends with it.
-        while (!work_.empty() && changes.size() < kMostBatch) {
+        while (!work_.empty() && changes.size() < kMaxBatch) {
             const bool is_change = std::holds_alternative<CatalogueChange>(work_.front());
             if (is_change && !questions.empty()) break;
             if (is_change) {

@@ -46,7 +46,11 @@ Errc meaning_of(int code) {
 }
 
 Error error_of(sqlite3* database, int code) {
-    const int saved_errno = database != nullptr ? ::sqlite3_system_errno(database) : 0;
+    // SQLite keeps no errno of a full disk.
+    const bool is_full = (code & 0xff) == SQLITE_FULL;
+    const int saved_errno = is_full               ? ENOSPC
+                            : database != nullptr ? ::sqlite3_system_errno(database)
+                                                  : 0;
     const char* const text = database != nullptr ? ::sqlite3_errmsg(database) : "no memory";
     return explain({meaning_of(code), saved_errno, kStep}, "%s", text);
 }

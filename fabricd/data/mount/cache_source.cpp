@@ -115,7 +115,22 @@ Result<std::shared_ptr<fabricshm_data>> CacheSource::data(TimePoint deadline) {
     return data_;
 }
 
+// Also of a file there is a listing, which has that file alone: no folder that could be mounted.
+Result<void> CacheSource::check_is_folder(TimePoint deadline) {
+    if (path_.empty()) return {};
+    FABRIC_TRY(const auto opened, data(deadline));
+    fabricshm_data_set* set = nullptr;
+    const int code = fabricshm_data_list(opened.get(), path_.c_str(), FABRICSHM_DATA_FILE,
+                                         milliseconds_until(deadline), &set);
+    fabricshm_data_set_close(set);
+    if (code != 0) return {};  // it is none, or what is wrong is said where it is listed
+    return fabricshm::explain({Errc::kInvalid, 0, "mount"},
+                              "%s is a file: a folder of the data cache is what can be mounted",
+                              path_.c_str());
+}
+
 Result<void> CacheSource::open(TimePoint deadline) {
+    FABRIC_TRY_VOID(check_is_folder(deadline));
     const auto root = list("", deadline);
     return root.ok() ? Result<void>{} : Result<void>{root.error()};
 }

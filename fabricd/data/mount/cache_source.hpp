@@ -24,6 +24,7 @@ class CacheSource : public MountSource {
 
   private:
     Result<std::shared_ptr<fabricshm_data>> data(TimePoint deadline);
+    Result<void> check_is_folder(TimePoint deadline);
 
     const std::string path_;  // without a '/' at its end
     const std::string socket_;

@@ -29,7 +29,7 @@ bool is_as_before(const MountListing& listing, const Node& child) {
 
 }  // namespace
 
-ChangeWatch::ChangeWatch(NodeTable& nodes, Listings& listings, const Notifier& notifier,
+ChangeWatch::ChangeWatch(NodeTable& nodes, MountListings& listings, const Notifier& notifier,
                          Duration refresh, Duration timeout)
     : nodes_(nodes),
       listings_(listings),

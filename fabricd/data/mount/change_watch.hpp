@@ -7,14 +7,14 @@
 #include <mutex>
 #include <thread>
 
-#include "fabricd/data/mount/listings.hpp"
+#include "fabricd/data/mount/mount_listings.hpp"
 #include "fabricd/data/mount/notifier.hpp"
 
 namespace fabricd {
 
 class ChangeWatch {
   public:
-    ChangeWatch(NodeTable& nodes, Listings& listings, const Notifier& notifier,
+    ChangeWatch(NodeTable& nodes, MountListings& listings, const Notifier& notifier,
                 fabricshm::Duration refresh, fabricshm::Duration timeout);
     ~ChangeWatch();
 
@@ -30,7 +30,7 @@ class ChangeWatch {
     void compare(const Node& folder);
 
     NodeTable& nodes_;
-    Listings& listings_;
+    MountListings& listings_;
     const Notifier& notifier_;
     const fabricshm::Duration refresh_;
     const fabricshm::Duration timeout_;

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "fabricd/service/notify.hpp"
 #include "libfabricshm/base/log.hpp"
@@ -34,6 +35,7 @@ using fabricshm::TimePoint;
 namespace {
 
 constexpr Duration kBetweenStarts = 20ms;  // of servers that had been ready
+constexpr Duration kStandbyPause = 1s;     // behind one that had no turn
 constexpr Duration kFirstPause = 10ms;     // behind one that had not; doubles
 constexpr Duration kLongestPause = 5s;
 constexpr Duration kLongestPauseKilled = 100ms;  // SIGKILL says nothing of the server
@@ -63,6 +65,7 @@ Result<void> MountKeeper::mount() {
         log(LogLevel::kWarning, "fabric-mount-keeper: %s was a mount without its keeper: unmounted",
             options_.mount_point.c_str());
     }
+    if (!options_.nonempty) FABRIC_TRY_VOID(check_empty(options_.mount_point));
     FABRIC_TRY(fuse_, mount_fuse(options_.mount_point, options_.allow_other));
     return {};
 }
@@ -85,7 +88,7 @@ Result<void> MountKeeper::read_init() {
 
 // In the child: nothing but what the server needs. It ends with the keeper, since without one no
 // other would come, and nothing would unmount.
-void MountKeeper::become_server(pid_t keeper) const {
+void MountKeeper::become_server(pid_t keeper, const Fd& gate) const {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -93,7 +96,11 @@ void MountKeeper::become_server(pid_t keeper) const {
     // Out of the way first: one of them may have the number of the other's place.
     const int fuse = ::fcntl(fuse_.get(), F_DUPFD_CLOEXEC, 16);
     const int handover = ::fcntl(handover_.file().get(), F_DUPFD_CLOEXEC, 16);
-    if (::dup2(fuse, kFuseDescriptor) < 0 || ::dup2(handover, kHandoverDescriptor) < 0) ::_exit(1);
+    const int turn = ::fcntl(gate.get(), F_DUPFD_CLOEXEC, 16);
+    if (::dup2(fuse, kFuseDescriptor) < 0 || ::dup2(handover, kHandoverDescriptor) < 0 ||
+        ::dup2(turn, kGateDescriptor) < 0) {
+        ::_exit(1);
+    }
     if (!options_.user.empty()) {
         const passwd* const user = ::getpwnam(options_.user.c_str());
         if (user == nullptr || ::initgroups(user->pw_name, user->pw_gid) != 0 ||
@@ -114,16 +121,46 @@ void MountKeeper::become_server(pid_t keeper) const {
     ::_exit(1);
 }
 
-Result<void> MountKeeper::start_server() {
+Result<MountKeeper::Server> MountKeeper::start_server() const {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return fabricshm::error_from_errno(errno, "make gate");
+    const Fd gate(ends[0]);
+    Server server;
+    server.gate = Fd(ends[1]);
+    const pid_t keeper = ::getpid();
+    server.process = ::fork();
+    if (server.process < 0) return fabricshm::error_from_errno(errno, "fork");
+    if (server.process == 0) become_server(keeper, gate);
+    return server;
+}
+
+void MountKeeper::start_standby() {
+    auto started = start_server();
+    next_standby_ = Clock::now() + kStandbyPause;
+    if (started.ok()) standby_ = std::move(started).value();
+}
+
+// It has no requests, so that nothing is lost with it.
+void MountKeeper::end_standby() {
+    if (standby_.process < 0) return;
+    ::kill(standby_.process, SIGKILL);
+    int status = 0;
+    ::waitpid(standby_.process, &status, 0);
+    standby_ = {};
+}
+
+// A standby that is still loading finds the byte when it gets there.
+void MountKeeper::activate() {
+    if (standby_.process < 0) start_standby();
+    if (standby_.process < 0) {
+        next_start_ = Clock::now() + kLongestPause;
+        return;
+    }
     // Acquire: with the count comes what the servers did before it.
     ready_before_ = handover_.head().servers.load(std::memory_order_acquire);
-    const pid_t keeper = ::getpid();
-    const pid_t child = ::fork();
-    if (child < 0) return fabricshm::error_from_errno(errno, "fork");
-    if (child == 0) become_server(keeper);
-    server_ = child;
     next_start_ = Clock::now() + kBetweenStarts;
-    return {};
+    [[maybe_unused]] const auto written = ::write(standby_.gate.get(), "!", 1);
+    server_ = std::exchange(standby_, {}).process;
 }
 
 void MountKeeper::note_ready() {
@@ -131,6 +168,7 @@ void MountKeeper::note_ready() {
     if (handover_.head().servers.load(std::memory_order_acquire) == ready_before_) return;
     down_since_ = {};
     failures_ = 0;
+    next_standby_ = {};
     if (ready_before_ != 0) return;
     notify_systemd("READY=1", 1s);
     log(LogLevel::kInfo, "fabric-mount: %s is mounted", options_.mount_point.c_str());
@@ -198,8 +236,10 @@ void MountKeeper::refuse_requests() const {
 }
 
 Duration MountKeeper::time_to_next_step() const {
-    if (server_ < 0) return std::max(next_start_ - Clock::now(), Duration::zero());
-    return down_since_ != TimePoint{} ? Duration(5ms) : Duration(60s);
+    const TimePoint now = Clock::now();
+    if (server_ < 0) return std::max(next_start_ - now, Duration::zero());
+    if (down_since_ != TimePoint{}) return 5ms;
+    return standby_.process < 0 ? std::max(next_standby_ - now, Duration::zero()) : Duration(60s);
 }
 
 // What is still open goes on until the server ends, and for longer than that it is not waited for.
@@ -207,6 +247,7 @@ int MountKeeper::end() {
     if (const auto gone = unmount_lazily(options_.mount_point); !gone.ok()) {
         log(LogLevel::kError, "fabric-mount-keeper: %s", explanation_of(gone.error()).c_str());
     }
+    end_standby();
     const TimePoint until = Clock::now() + kEndWait;
     int status = 0;
     while (server_ > 0 && ::waitpid(server_, &status, WNOHANG) == 0) {
@@ -221,6 +262,14 @@ int MountKeeper::end() {
         ::poll(nullptr, 0, 5);
     }
     return 0;
+}
+
+// As note_death() of the server. Another standby comes when it is time.
+std::optional<int> MountKeeper::reap() {
+    int status = 0;
+    if (standby_.process > 0 && ::waitpid(standby_.process, &status, WNOHANG) > 0) standby_ = {};
+    if (server_ > 0 && ::waitpid(server_, &status, WNOHANG) == server_) return note_death(status);
+    return std::nullopt;
 }
 
 int MountKeeper::run() {
@@ -239,20 +288,20 @@ int MountKeeper::run() {
     }
     down_since_ = Clock::now();
     for (;;) {
-        const bool is_due = server_ < 0 && Clock::now() >= next_start_;
-        if (is_due && !start_server().ok()) next_start_ = Clock::now() + kLongestPause;
+        const TimePoint now = Clock::now();
+        if (server_ < 0 && now >= next_start_) activate();
+        const bool is_served = server_ > 0 && down_since_ == TimePoint{};
+        if (is_served && standby_.process < 0 && now >= next_standby_) start_standby();
         const bool is_asked = is_readable(signals_, time_to_next_step());
         note_ready();
         signalfd_siginfo info{};
         while (is_asked && ::read(signals_.get(), &info, sizeof info) == sizeof info) {
             if (info.ssi_signo != SIGCHLD) return end();
         }
-        int status = 0;
-        if (server_ > 0 && ::waitpid(server_, &status, WNOHANG) == server_) {
-            if (const auto code = note_death(status); code) {
-                static_cast<void>(unmount_lazily(options_.mount_point));
-                return *code;
-            }
+        if (const auto code = reap(); code) {
+            static_cast<void>(unmount_lazily(options_.mount_point));
+            end_standby();
+            return *code;
         }
         const bool is_long =
             down_since_ != TimePoint{} && Clock::now() - down_since_ > options_.timeout;

@@ -16,6 +16,7 @@ constexpr const char* kHelp =
     "Usage: fabric-mount-keeper [OPTIONS] MOUNTPOINT -- SERVER [WORD...]\n"
     "Holds a mount while its servers come and go. fabric-mount starts it.\n\n"
     "  --allow-other           all users may enter the mount\n"
+    "  --nonempty              the mount point may have files, which are hidden then\n"
     "  --user NAME             the server runs as this user\n"
     "  --ready-fd NUMBER       gets a byte when the mount is served\n"
     "  --syslog                log there instead of to standard error\n"
@@ -50,6 +51,8 @@ int main(int argc, char** argv) {
         if (takes_value && at + 1 == argc) return fail(word + " takes a value");
         if (word == "--allow-other") {
             options.allow_other = true;
+        } else if (word == "--nonempty") {
+            options.nonempty = true;
         } else if (word == "--user") {
             options.user = argv[++at];
         } else if (word == "--ready-fd") {

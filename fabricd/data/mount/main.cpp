@@ -1,6 +1,7 @@
 // fabric-mount: the files of the data cache as a folder. docs/data.md, "The mount".
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -45,6 +46,7 @@ struct Words {
     std::string from_folder;
     unsigned threads = 16;
     bool allow_other = false;
+    bool nonempty = false;
     bool foreground = false;
     bool answers_open = false;
     bool serves = false;
@@ -91,21 +93,34 @@ std::unique_ptr<fabricd::MountSource> source_of(const Words& words) {
     return std::make_unique<fabricd::CacheSource>(path, words.socket);
 }
 
+constexpr char kStandbyName[] = "mount-standby";
+
+// False: the keeper has ended.
+bool wait_for_turn(const Fd& gate) {
+    char byte = 0;
+    ssize_t got = 0;
+    while ((got = ::read(gate.get(), &byte, 1)) < 0 && errno == EINTR) {
+    }
+    return got == 1;
+}
+
 // What the keeper starts.
 int serve(const Words& words, const fabricd::MountOptions& options) {
     if (words.to_syslog) fabricshm::set_log_sink(write_syslog);
     ::fcntl(fabricd::kFuseDescriptor, F_SETFD, FD_CLOEXEC);
     ::fcntl(fabricd::kHandoverDescriptor, F_SETFD, FD_CLOEXEC);
+    ::fcntl(fabricd::kGateDescriptor, F_SETFD, FD_CLOEXEC);
+    const Fd gate(fabricd::kGateDescriptor);
+    ::prctl(PR_SET_NAME, kStandbyName);
     auto handover = fabricd::Handover::map(Fd(fabricd::kHandoverDescriptor));
     if (!handover.ok()) return fail(kFailed, "it is started by fabric-mount-keeper alone");
     auto source = source_of(words);
     // A later server must not end: requests wait for the source, and get errors when it does not
     // come.
     const bool is_first = handover->head().servers.load(std::memory_order_acquire) == 0;
-    if (is_first) {
-        const auto opened = source->open(fabricshm::Clock::now() + std::chrono::seconds(5));
-        if (!opened.ok()) return fail(kFailed, explanation_of(opened.error()));
-    }
+    const auto most = is_first ? std::chrono::seconds(5) : std::chrono::seconds(1);
+    const auto opened = source->open(fabricshm::Clock::now() + most);
+    if (is_first && !opened.ok()) return fail(kFailed, explanation_of(opened.error()));
     auto server = fabricd::MountServer::make(Fd(fabricd::kFuseDescriptor), std::move(*handover),
                                              std::move(source), options);
     if (!server.ok()) return fail(kFailed, explanation_of(server.error()));
@@ -113,6 +128,8 @@ int serve(const Words& words, const fabricd::MountOptions& options) {
         const Fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
         ::dup2(nothing.get(), STDERR_FILENO);
     }
+    if (!wait_for_turn(gate)) return kFailed;
+    ::prctl(PR_SET_NAME, "fabric-mount");
     const auto ended = (*server)->run();
     return ended.ok() ? 0 : fail(kFailed, explanation_of(ended.error()));
 }
@@ -143,6 +160,7 @@ std::vector<std::string> keeper_words(const Words& words, int argc, char** argv,
     const std::string self = own_program();
     std::vector<std::string> run{keeper_program(self)};
     if (words.allow_other) run.emplace_back("--allow-other");
+    if (words.nonempty) run.emplace_back("--nonempty");
     if (!words.user.empty()) run.insert(run.end(), {"--user", words.user});
     if (ready >= 0) run.insert(run.end(), {"--ready-fd", std::to_string(ready), "--syslog"});
     run.insert(run.end(), {words.mount_point, "--", self, "--serve"});
@@ -194,6 +212,7 @@ void describe(CLI::App& app, Words& words) {
     app.add_flag("--foreground", words.foreground, "Stay, and log to standard error");
     app.add_flag("--allow-other", words.allow_other,
                  "All users may read there; otherwise the one that mounts");
+    app.add_flag("--nonempty", words.nonempty, "Also where files are, which the mount hides");
     app.add_option("--user", words.user, "The server runs as this user")->type_name("NAME");
     app.add_option("--umask", words.mask, "Permissions that files and folders lack (default 0)")
         ->type_name("OCTAL");

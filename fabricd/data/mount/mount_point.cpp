@@ -1,5 +1,6 @@
 #include "fabricd/data/mount/mount_point.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
@@ -177,6 +178,24 @@ Result<MountFacts> look_at_mount(const std::string& path) {
         return explain({Errc::kInvalid, 0, "mount point"}, "%s is no folder", path.c_str());
     }
     return facts;
+}
+
+Result<void> check_empty(const std::string& path) {
+    DIR* const folder = ::opendir(path.c_str());
+    if (folder == nullptr) {
+        return explain(fabricshm::error_from_errno(errno, "mount point"), "%s: %s", path.c_str(),
+                       std::strerror(errno));
+    }
+    std::string found;
+    while (const dirent* const entry = ::readdir(folder)) {
+        const std::string name = entry->d_name;
+        if (name != "." && name != "..") found = name;
+    }
+    ::closedir(folder);
+    if (found.empty()) return {};
+    return explain({Errc::kExists, 0, "mount point"},
+                   "%s is not empty, and a mount would hide what is there (--nonempty)",
+                   path.c_str());
 }
 
 Result<Fd> mount_fuse(const std::string& path, bool allow_other) {

@@ -32,6 +32,9 @@ Result<std::string> canonical_mount_point(const std::string& path);
 /// kNotFound: there is no such folder.
 Result<MountFacts> look_at_mount(const std::string& path);
 
+/// kExists: the folder has something in it, which a mount would hide.
+Result<void> check_empty(const std::string& path);
+
 /// Mounts; the device's descriptor, close-on-exec. By mount(2), or without CAP_SYS_ADMIN by
 /// fusermount3. With `allow_other` all users may enter, otherwise this one alone. kDenied: neither
 /// may be done; kUnsupported: no /dev/fuse here.

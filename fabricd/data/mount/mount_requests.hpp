@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "fabricd/data/mount/listings.hpp"
+#include "fabricd/data/mount/mount_listings.hpp"
 #include "fabricd/data/mount/mount_server.hpp"
 
 struct fuse_lowlevel_ops;
@@ -15,7 +15,7 @@ namespace fabricd {
 /// Shared by all threads of a server; the session's userdata.
 struct MountRequests {
     NodeTable& nodes;
-    Listings& listings;
+    MountListings& listings;
     MountOptions options;
     std::uint32_t user = 0;  // that files and folders belong to
     std::uint32_t group = 0;

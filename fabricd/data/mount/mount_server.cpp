@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -72,9 +73,10 @@ struct MountServer::Impl {
     std::unique_ptr<MountSource> source;
     MountOptions options;
     NodeTable nodes;
-    Listings listings;
+    MountListings listings;
     MountRequests requests;
     fuse_session* session = nullptr;
+    std::optional<Notifier> notifier;
 
     Impl(Fd device, Handover from_keeper, std::unique_ptr<MountSource> names_and_bytes,
          const MountOptions& given)
@@ -181,12 +183,12 @@ Result<std::unique_ptr<MountServer>> MountServer::make(Fd fuse, Handover handove
     auto impl =
         std::make_unique<Impl>(std::move(fuse), std::move(handover), std::move(source), options);
     FABRIC_TRY_VOID(impl->make_session());
+    FABRIC_TRY(impl->notifier, Notifier::start(impl->session));
     return std::unique_ptr<MountServer>(new MountServer(std::move(impl)));
 }
 
 Result<void> MountServer::run() {
-    FABRIC_TRY(const Notifier notifier, Notifier::start(impl_->session));
-    ChangeWatch watch(impl_->nodes, impl_->listings, notifier, impl_->options.refresh,
+    ChangeWatch watch(impl_->nodes, impl_->listings, *impl_->notifier, impl_->options.refresh,
                       impl_->options.timeout);
     impl_->requests.watch = &watch;
     impl_->requests.changed = [](void* of) { static_cast<ChangeWatch*>(of)->prompt(); };

@@ -23,14 +23,16 @@ struct MountOptions {
 
 class MountServer {
   public:
-    /// `fuse` is the mount's device, of which the keeper has read the INIT in `handover`.
+    /// `fuse` is the mount's device, of which the keeper has read the INIT in `handover`. Call
+    /// before this process has other threads: it forks.
     static Result<std::unique_ptr<MountServer>> make(fabricshm::Fd fuse, Handover handover,
                                                      std::unique_ptr<MountSource> source,
                                                      const MountOptions& options);
     ~MountServer();
 
     /// Serves until the mount is no more, and then ends the process with 0. Returns only when it
-    /// could not begin. Call before this process has other threads: it forks.
+    /// could not begin. Before it nothing that is in `handover` is looked at or changed but the
+    /// table's root, so that another server may go on until then.
     Result<void> run();
 
   private:

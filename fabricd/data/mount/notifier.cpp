@@ -1,6 +1,7 @@
 #include "fabricd/data/mount/notifier.hpp"
 
 #define FUSE_USE_VERSION 314
+#include <fcntl.h>
 #include <fuse3/fuse_lowlevel.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -63,6 +64,10 @@ Result<Notifier> Notifier::start(fuse_session* session) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::prctl(PR_SET_NAME, "mount-notifier");
     notifier.socket_.reset();
+    // It may have been forked before the server let go of it: a program that started the mount and
+    // reads its messages to their end would wait as long as the mount lasts.
+    const Fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+    ::dup2(nothing.get(), STDERR_FILENO);
     while (::getppid() == server) {
         Message message{};
         const ssize_t got = ::recv(other.get(), &message, sizeof message, 0);

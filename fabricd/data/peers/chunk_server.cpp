@@ -7,12 +7,12 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
-#include <charconv>
 #include <optional>
 #include <thread>
 #include <type_traits>
 #include <utility>
 
+#include "libfabricshm/base/host_port.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -28,6 +28,7 @@ using fabricshm::explain;
 namespace {
 
 constexpr std::uint32_t kHeaderBytes = 8 * 1024;
+constexpr std::chrono::milliseconds kBetweenLooks{4};  // for a chunk that is on its way
 
 // What the threads that ask for numbers and the server's own share. Counts alone: nothing is
 // concluded from one about another, so relaxed is enough.
@@ -54,7 +55,8 @@ Answer plain_answer(http::status status, unsigned version) {
 template <typename Stream>
 class Connection : public std::enable_shared_from_this<Connection<Stream>> {
   public:
-    Connection(Stream stream, Shared& shared) : stream_(std::move(stream)), shared_(shared) {
+    Connection(Stream stream, Shared& shared)
+        : stream_(std::move(stream)), timer_(stream_.get_executor()), shared_(shared) {
         ++shared_.open;
     }
     ~Connection() { --shared_.open; }
@@ -120,21 +122,33 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
             is_last_ = is_last_ || has_body;  // what follows is no request
             return send(plain_answer(http::status::bad_request, request.version()));
         }
-        auto chunk = shared_.source.find(*name);
-        if (!chunk || chunk->bytes.empty()) {
+        look_for(*name, std::chrono::steady_clock::now() + shared_.options.coming_time);
+    }
+
+    void look_for(const ChunkName& name, std::chrono::steady_clock::time_point until) {
+        const auto chunk = shared_.source.find(name);
+        if (chunk && !chunk->bytes.empty()) return send_chunk(name, *chunk);
+        if (!chunk || std::chrono::steady_clock::now() >= until) {
             ++shared_.counts.missing;
-            return send(plain_answer(http::status::not_found, request.version()));
+            return send(plain_answer(http::status::not_found, parser_->get().version()));
         }
+        timer_.expires_after(kBetweenLooks);
+        timer_.async_wait([self = this->shared_from_this(), name, until](error_code bad) {
+            if (!bad) self->look_for(name, until);
+        });
+    }
+
+    void send_chunk(const ChunkName& name, const ChunkSource::Chunk& chunk) {
         ++shared_.counts.served;
         // As the answer to a request for a part, since what is asked for is one of a file.
-        Answer answer(http::status::partial_content, request.version());
-        const std::string bytes = std::to_string(chunk->bytes.size());
-        answer.set(http::field::etag, '"' + version_text(name->version) + '"');
+        Answer answer(http::status::partial_content, parser_->get().version());
+        const std::string bytes = std::to_string(chunk.bytes.size());
+        answer.set(http::field::etag, '"' + version_text(name.version) + '"');
         answer.set(http::field::content_range,
-                   "bytes 0-" + std::to_string(chunk->bytes.size() - 1) + "/" + bytes);
-        answer.set(kPeerChecksum, checksum_text(chunk->checksum));
-        const auto* const first = reinterpret_cast<const std::uint8_t*>(chunk->bytes.data());
-        answer.body().assign(first, first + chunk->bytes.size());
+                   "bytes 0-" + std::to_string(chunk.bytes.size() - 1) + "/" + bytes);
+        answer.set(kPeerChecksum, checksum_text(chunk.checksum));
+        const auto* const first = reinterpret_cast<const std::uint8_t*>(chunk.bytes.data());
+        answer.body().assign(first, first + chunk.bytes.size());
         answer.prepare_payload();
         send(std::move(answer));
     }
@@ -157,6 +171,7 @@ class Connection : public std::enable_shared_from_this<Connection<Stream>> {
     }
 
     Stream stream_;
+    asio::steady_timer timer_;
     Shared& shared_;
     beast::flat_static_buffer<kHeaderBytes + 1024> buffer_;
     std::optional<http::request_parser<http::empty_body>> parser_;
@@ -187,22 +202,6 @@ Result<void> set_trust(asio::ssl::context& context, const PeerTrust& trust) {
 
 }  // namespace
 
-std::optional<HostPort> parse_host_port(const std::string& text) {
-    const std::size_t colon = text.rfind(':');
-    if (colon == text.npos || colon == 0) return std::nullopt;
-    HostPort found;
-    found.host = text.substr(0, colon);
-    if (found.host.front() == '[' && found.host.back() == ']') {
-        found.host = found.host.substr(1, found.host.size() - 2);
-    } else if (found.host.find(':') != text.npos) {
-        return std::nullopt;
-    }
-    const char* const end = text.data() + text.size();
-    const auto parsed = std::from_chars(text.data() + colon + 1, end, found.port);
-    if (found.host.empty() || parsed.ec != std::errc() || parsed.ptr != end) return std::nullopt;
-    return found;
-}
-
 bool is_loopback_address(const std::string& address) {
     error_code bad;
     const auto parsed = asio::ip::make_address(address, bad);
@@ -231,7 +230,7 @@ struct ChunkServer::Impl {
 
 Result<void> ChunkServer::Impl::listen() {
     const ChunkServerOptions& options = shared.options;
-    const auto place = parse_host_port(options.listen);
+    const auto place = fabricshm::parse_host_port(options.listen);
     error_code bad;
     const auto address = place ? asio::ip::make_address(place->host, bad) : asio::ip::address();
     if (!place || bad) {

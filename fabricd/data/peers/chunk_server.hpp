@@ -26,7 +26,8 @@ class ChunkSource {
         std::uint32_t checksum = 0;  // CRC-32C, as it was when the cache was filled
     };
     /// A chunk that is there, of exactly that version; nullopt: it is not. Does not wait for one.
-    /// An owner may take the question as a reason to fetch it. Called from the server's thread.
+    /// An owner may take the question as a reason to fetch it; a chunk without bytes is on its way,
+    /// and is asked for again a moment later. Called from the server's thread.
     virtual std::optional<Chunk> find(const ChunkName& name) = 0;
 };
 
@@ -46,16 +47,13 @@ struct ChunkServerOptions {
     std::chrono::milliseconds header_time{2000};  // for a handshake, and for a request's header
     std::chrono::milliseconds idle_time{30'000};  // between requests
     std::chrono::milliseconds answer_time{10'000};
+    // For a chunk that is on its way: less than the head start, behind which the other host asks
+    // the silo itself.
+    std::chrono::milliseconds coming_time{40};
 };
 
 /// "127.0.0.1", "::1" and the like.
 bool is_loopback_address(const std::string& address);
-/// "host:port", "[::1]:7400". nullopt: it is neither.
-struct HostPort {
-    std::string host;
-    std::uint16_t port = 0;
-};
-std::optional<HostPort> parse_host_port(const std::string& text);
 
 /// HTTP/1.1, GET alone, headers of 8 KiB at most; a thread of its own. Each wait is bounded.
 class ChunkServer {

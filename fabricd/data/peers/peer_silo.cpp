@@ -7,6 +7,7 @@
 
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/crc32c.hpp"
+#include "libfabricshm/base/host_port.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -17,7 +18,7 @@ using fabricshm::explain;
 
 namespace {
 
-constexpr std::size_t kMostFlights = 16;
+constexpr std::size_t kMaxFlights = 16;
 constexpr std::size_t kFreeBuffers = 8;
 constexpr unsigned kSlowTimes = 3;
 // While both are asked: a silo has no descriptor to wait for.
@@ -50,12 +51,12 @@ PeerSilo::~PeerSilo() {
 Result<std::unique_ptr<PeerSilo>> PeerSilo::open(const PeerSiloOptions& options,
                                                  std::unique_ptr<Silo> silo) {
     for (const PeerMember& member : options.members) {
-        if (parse_host_port(member.address)) continue;
+        if (fabricshm::parse_host_port(member.address)) continue;
         return explain({Errc::kInvalid, 0, "open peers"}, "%s is no host and port",
                        printable(member.address).c_str());
     }
     HttpTransfersOptions web;
-    web.connections = kMostFlights;
+    web.connections = kMaxFlights;
     web.stalled_seconds = 2;
     web.connect_timeout = std::chrono::milliseconds(1000);
     if (options.trust.is_set()) {
@@ -77,7 +78,7 @@ Result<FileFacts> PeerSilo::look(const std::string& path, TimePoint deadline) {
 }
 
 bool PeerSilo::has_room() const noexcept {
-    return flights_.size() < kMostFlights && silo_->has_room();
+    return flights_.size() < kMaxFlights && silo_->has_room();
 }
 
 PeerSilo::Buffer PeerSilo::take_buffer() {
@@ -135,7 +136,7 @@ void PeerSilo::ask_peer(std::uint64_t id, Flight& flight) {
     const Fetch& fetch = flight.fetch;
     const ChunkName name{options_.at + "/" + fetch.path, fetch.facts.version,
                          static_cast<std::uint32_t>(fetch.offset / kPeerChunk)};
-    HttpRequest request;
+    TransferRequest request;
     request.url = (options_.trust.is_set() ? "https://" : "http://") +
                   options_.members[flight.peer].address + chunk_target(name);
     request.into = flight.from_peer.get();
@@ -177,7 +178,7 @@ TimePoint PeerSilo::next_due() const noexcept {
     return next;
 }
 
-PeerSilo::Verdict PeerSilo::verdict_on(const Flight& flight, const HttpAnswer& answer) const {
+PeerSilo::Verdict PeerSilo::verdict_on(const Flight& flight, const TransferAnswer& answer) const {
     switch (answer.end) {
         case HttpEnd::kDeadline:
         case HttpEnd::kStalled:
@@ -219,7 +220,7 @@ void PeerSilo::forget_where_over(std::uint64_t id) {
     flights_.erase(found);
 }
 
-void PeerSilo::take_answer(const HttpAnswer& answer) {
+void PeerSilo::take_answer(const TransferAnswer& answer) {
     const auto question = questions_.find(answer.tag);
     FABRIC_CHECK(question != questions_.end());
     const std::uint64_t id = question->second;
@@ -233,7 +234,7 @@ void PeerSilo::take_answer(const HttpAnswer& answer) {
             peer.slow = 0;
             ++stats_.from_peers;
             std::memcpy(flight.fetch.into, flight.from_peer.get(), flight.fetch.bytes);
-            deliver(flight, {0, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""});
+            deliver(flight, {0, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, "", true});
             return forget_where_over(id);
         case Verdict::kMissing:
             peer.slow = 0;
@@ -300,7 +301,7 @@ std::vector<Fetched> PeerSilo::wait(TimePoint deadline) {
         const bool silo = is_any_asked(true);
         if (peers) {
             const TimePoint turn = silo ? std::min(until, now + kTurn) : until;
-            for (const HttpAnswer& answer : transfers_->wait(turn)) take_answer(answer);
+            for (const TransferAnswer& answer : transfers_->wait(turn)) take_answer(answer);
         }
         if (silo) {
             const TimePoint turn = peers ? fabricshm::kNoWait : until;

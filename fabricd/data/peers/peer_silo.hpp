@@ -89,8 +89,8 @@ class PeerSilo : public Silo {
     void ask_silo(std::uint64_t id, Flight& flight);
     void ask_silo_where_due(TimePoint now);
     TimePoint next_due() const noexcept;
-    Verdict verdict_on(const Flight& flight, const HttpAnswer& answer) const;
-    void take_answer(const HttpAnswer& answer);
+    Verdict verdict_on(const Flight& flight, const TransferAnswer& answer) const;
+    void take_answer(const TransferAnswer& answer);
     void take_fetched(const Fetched& fetched);
     void deliver(Flight& flight, const Fetched& fetched);
     void forget_where_over(std::uint64_t id);

@@ -8,18 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/data/silo/silo.hpp"
+#include "fabricd/data/silo/chunk_name.hpp"
 
 namespace fabricd {
-
-/// A chunk of one version of a file. Its content never changes, so that a copy is never stale.
-struct ChunkName {
-    std::string path;  // in the namespace, "/images/n01/x.jpeg"
-    FileVersion version;
-    std::uint32_t number = 0;  // of the chunk within the file
-
-    bool operator==(const ChunkName&) const = default;
-};
 
 struct PeerMember {
     std::string address;  // "host:port"

@@ -28,6 +28,12 @@ bool is_harmless(const char* warning) {
     return std::strstr(warning, "extraneous bytes before marker") != nullptr;
 }
 
+// What the library says of a picture whose components have other shares of the samples than it
+// knows.
+bool is_of_sampling(const char* problem) {
+    return std::strstr(problem, "determine subsampling type") != nullptr;
+}
+
 // The product of two shares of 255, rounded as Pillow rounds it.
 std::uint32_t product(std::uint32_t a, std::uint32_t b) {
     const std::uint32_t sum = a * b + 128;
@@ -46,7 +52,7 @@ void add_inks(const std::vector<std::uint8_t>& inks, std::uint8_t* to) {
 }
 
 // Pillow's weights for red, green and blue.
-void make_grey(Picture& picture) {
+void make_grey(PreparedPicture& picture) {
     const std::uint8_t* from = picture.pixels();
     std::uint8_t* to = picture.pixels();
     const std::size_t pixels = picture.bytes() / 3;
@@ -86,8 +92,13 @@ Result<JpegDecoder::Header> JpegDecoder::read_header(std::span<const std::byte> 
     // It writes nothing there, but its oldest interface has no const.
     if (file.empty() || tjDecompressHeader3(library_, start_of(file), file.size(), &width, &height,
                                             &subsampling, &colours) != 0) {
-        return explain({Errc::kCorrupt, 0, kStep}, "no JPEG: %s",
-                       file.empty() ? "it is empty" : tjGetErrorStr2(library_));
+        const char* const text = file.empty() ? "it is empty" : tjGetErrorStr2(library_);
+        if (is_of_sampling(text)) {
+            return explain({Errc::kUnsupported, 0, kStep},
+                           "a JPEG whose colours are sampled in a way that libturbojpeg does not "
+                           "decode; saved without subsampling it can be prepared");
+        }
+        return explain({Errc::kCorrupt, 0, kStep}, "no JPEG: %s", text);
     }
     const auto pixels = static_cast<std::uint64_t>(width) * static_cast<std::uint64_t>(height);
     if (width < 1 || height < 1) {
@@ -117,7 +128,7 @@ Result<void> JpegDecoder::decode_as(std::span<const std::byte> file, int format,
 }
 
 Result<void> JpegDecoder::decode(std::span<const std::byte> file, bool grey,
-                                 std::uint64_t most_pixels, Picture& picture) {
+                                 std::uint64_t most_pixels, PreparedPicture& picture) {
     // A file that lacks its tables would get those of the file before: what comes of a file must
     // not depend on what came before it.
     if (library_ != nullptr) tjDestroy(library_);
@@ -152,7 +163,8 @@ const char* JpegDecoder::version() noexcept {
     return "";
 }
 
-Result<void> JpegDecoder::decode(std::span<const std::byte>, bool, std::uint64_t, Picture&) {
+Result<void> JpegDecoder::decode(std::span<const std::byte>, bool, std::uint64_t,
+                                 PreparedPicture&) {
     return explain({Errc::kUnsupported, 0, "decode JPEG"},
                    "this build has no libjpeg-turbo (package libturbojpeg0-dev)");
 }

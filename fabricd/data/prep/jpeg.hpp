@@ -28,10 +28,12 @@ class JpegDecoder {
 
     /// Decodes to three channels, or one of grey. The size in the header is compared with
     /// `most_pixels` before any memory is taken: kNoMemory. kCorrupt: no JPEG, or one that is
-    /// damaged or cut off; superfluous bytes between its parts, which many cameras write, are none.
-    /// The orientation of EXIF is not applied, as Pillow does not.
+    /// damaged or cut off; kUnsupported: its colours
+    /// are sampled in a way that libturbojpeg does not decode. Superfluous bytes between its parts,
+    /// which many cameras write, are no damage. The orientation of EXIF is not applied, as Pillow
+    /// does not.
     fabricshm::Result<void> decode(std::span<const std::byte> file, bool grey,
-                                   std::uint64_t most_pixels, Picture& picture);
+                                   std::uint64_t most_pixels, PreparedPicture& picture);
 
   private:
     struct Header {

@@ -21,7 +21,7 @@ struct PictureSize {
 };
 
 /// Its bytes are those of a prepared file, whose header is still to be written: no copy at the end.
-class Picture {
+class PreparedPicture {
   public:
     PictureSize size() const noexcept { return size_; }
     std::uint32_t channels() const noexcept { return channels_; }  // 1 grey, 3 red, green, blue

@@ -59,7 +59,7 @@ class Preparation {
     std::shared_ptr<const PrepRules> rules_;
     JpegDecoder jpeg_;
     Resizer resizer_;
-    Picture picture_, other_;
+    PreparedPicture picture_, other_;
     std::vector<std::int32_t> tokens_;
 };
 

@@ -52,8 +52,8 @@ PictureWindow centre_of(PictureSize now, PictureSize wanted) noexcept {
     return window;
 }
 
-void Resizer::resize(const Picture& picture, PictureSize whole, const PictureWindow& window,
-                     Picture& result) {
+void Resizer::resize(const PreparedPicture& picture, PictureSize whole, const PictureWindow& window,
+                     PreparedPicture& result) {
     const auto across = make_axis(picture.size().width, whole.width, window.left, window.size.width,
                                   across_, work_);
     const auto down = make_axis(picture.size().height, whole.height, window.top, window.size.height,
@@ -81,7 +81,7 @@ void Resizer::resize(const Picture& picture, PictureSize whole, const PictureWin
     kernels::resize_columns(job, down, first, sums_.data());
 }
 
-void centre_crop(const Picture& picture, PictureSize wanted, Picture& result) {
+void centre_crop(const PreparedPicture& picture, PictureSize wanted, PreparedPicture& result) {
     const PictureWindow from = centre_of(picture.size(), wanted);
     result.reshape(wanted, picture.channels());
     const bool has_border = !(from.size == wanted);

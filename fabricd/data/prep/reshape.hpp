@@ -30,8 +30,8 @@ class Resizer {
   public:
     /// The pixels of `window` of what `picture` is when resized to `whole`; others are not
     /// computed.
-    void resize(const Picture& picture, PictureSize whole, const PictureWindow& window,
-                Picture& result);
+    void resize(const PreparedPicture& picture, PictureSize whole, const PictureWindow& window,
+                PreparedPicture& result);
 
   private:
     std::vector<std::uint8_t> rows_;
@@ -41,6 +41,6 @@ class Resizer {
 
 /// `picture` in the middle of one of size `wanted`: what is beyond is cut off, what is missing
 /// black.
-void centre_crop(const Picture& picture, PictureSize wanted, Picture& result);
+void centre_crop(const PreparedPicture& picture, PictureSize wanted, PreparedPicture& result);
 
 }  // namespace fabricd

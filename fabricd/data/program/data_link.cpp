@@ -20,7 +20,7 @@ using fabricshm::UnixSocket;
 
 namespace {
 
-constexpr fabricshm::Bytes kMostAnswer = fabricshm::kGiB;
+constexpr fabricshm::Bytes kMaxAnswer = fabricshm::kGiB;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ Result<std::string> DataLink::ask(const std::string& json, TimePoint deadline) {
             return fabricshm::explain({answer.status, answer.detail, "ask the data service"}, "%s",
                                       answer.payload.c_str());
         }
-        FABRIC_TRY(const auto text, fabricshm::map_sealed_file(descriptors[0], kMostAnswer));
+        FABRIC_TRY(const auto text, fabricshm::map_sealed_file(descriptors[0], kMaxAnswer));
         return std::string(reinterpret_cast<const char*>(text.data()), text.size());
     }
 }

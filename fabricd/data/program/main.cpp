@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "fabricd/config/data_file.hpp"
+#include "fabricd/data/program/host_check.hpp"
 #include "fabricd/data/program/serve_command.hpp"
 #include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
@@ -17,8 +18,9 @@ constexpr int kBadUsage = 2;
 constexpr const char* kDefaultFile = "/etc/fabricd/data.toml";
 
 constexpr const char* kMore =
-    "\nExit codes: 0 all is well, 1 the service refused it, something of it failed, or the output\n"
-    "could not be written, 2 wrong usage, a mistake in the file, no service, or (check) a silo "
+    "\nExit codes: 0 all is well, 1 the service refused it, something of it failed (check: a silo\n"
+    "answers wrongly about a file; flush: a file is perhaps lost), or the output could not be\n"
+    "written, 2 wrong usage, a mistake in the file, no service, or (check) a silo "
     "that\n"
     "can't be read, or a spill that can't be used.\n";
 
@@ -33,14 +35,20 @@ int check(const std::string& path, bool json) {
     std::vector<fabricd::SiloCheck> checks;
     for (const auto& silo : spec.silos) checks.push_back(fabricd::check_silo(silo));
     const auto spill = fabricd::check_spill(spec);
-    std::string text = json ? fabricd::as_json(checks, spill) : fabricd::as_text(checks, path);
-    if (spill && !json) text += fabricd::as_text(*spill, path);
+    const auto problems = fabricd::check_host(spec);
+    std::string text = fabricd::as_text(checks, path);
+    if (spill) text += fabricd::as_text(*spill, path);
+    text += fabricd::as_text(problems, path);
+    if (json) text = fabricd::as_json(checks, spill, problems);
     std::fputs(text.c_str(), stdout);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return kFailed;
     const bool is_well = std::all_of(checks.begin(), checks.end(),
                                      [](const auto& one) { return one.problem.empty(); });
     const bool is_spill_well = !spill || spill->problem.empty();
-    return is_well && is_spill_well ? 0 : kBadUsage;
+    if (!is_well || !is_spill_well || !problems.empty()) return kBadUsage;
+    const bool is_right =
+        std::all_of(checks.begin(), checks.end(), [](const auto& one) { return one.wrong == 0; });
+    return is_right ? 0 : kFailed;
 }
 
 struct Words {
@@ -91,7 +99,7 @@ void add_commands(CLI::App& app, Words& words) {
         if (name == "verify") {
             command.add_flag("--silo", words.command.with_silo, "Also with the bytes of the silo");
         }
-        if (name == "load" || name == "verify") {
+        if (name == "load" || name == "verify" || name == "flush") {
             command
                 .add_option("--timeout", words.command.timeout_s, "How long to wait (default 600)")
                 ->check(CLI::Range(1, 1'000'000))
@@ -104,6 +112,11 @@ void add_commands(CLI::App& app, Words& words) {
 int serve(const Words& words) {
     fabricd::ServeOptions options;
     if (const auto bad = fabricd::read_data_file(words.file, options.spec)) return fail(*bad);
+    const auto problems = fabricd::check_host(options.spec);
+    if (!problems.empty()) {
+        std::fputs(fabricd::as_text(problems, words.file).c_str(), stderr);
+        return kBadUsage;
+    }
     options.socket = words.command.socket;
     options.daemon = words.daemon;
     return fabricd::serve(options);

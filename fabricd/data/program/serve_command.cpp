@@ -1,9 +1,11 @@
 #include "fabricd/data/program/serve_command.hpp"
 
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -11,8 +13,8 @@
 #ifdef FABRIC_DATA_PEERS
 #include "fabricd/data/serve/cache_chunks.hpp"
 #endif
+#include "fabricd/data/serve/cache_arena.hpp"
 #include "fabricd/data/serve/data_service.hpp"
-#include "fabricd/data/serve/published_memory.hpp"
 #include "fabricd/data/serve/writes.hpp"
 #include "fabricd/server/event_loop.hpp"
 #include "fabricd/server/lock_file.hpp"
@@ -41,6 +43,9 @@ constexpr int kBadConfiguration = 2;
 constexpr unsigned kEndSeconds = 15;
 constexpr auto kUploadTime = 8s;
 constexpr int kArenaNames = 8;
+constexpr std::size_t kSocketPathRoom = sizeof(sockaddr_un::sun_path) - 1;
+// Of the memory a cache keeps an eighth, if its file does not say how much.
+constexpr Bytes kPartKept = 8;
 constexpr auto kLastWord = 1s;
 
 int fail(int code, const std::string& text) {
@@ -48,11 +53,17 @@ int fail(int code, const std::string& text) {
     return code;
 }
 
+std::string too_long(const std::string& socket) {
+    return socket + ": a socket's path has at most " + std::to_string(kSocketPathRoom) +
+           " bytes (--socket)";
+}
+
 struct Published {
     std::shared_ptr<PublishedArena> arena;
     std::string name;
     DataTables tables;
     bool is_fresh = true;
+    Bytes floor = 0;  // 0: it stays whole
 };
 
 std::uint64_t random_generation() {
@@ -84,6 +95,23 @@ bool take_tables(Published& published, std::uint64_t lines) {
     return true;
 }
 
+// What the cache keeps whatever others need: its tables, and a part of its memory.
+Bytes floor_of(const DataSpec& spec, Bytes bytes, std::uint64_t lines) {
+    const auto planned = fabricshm::plan_data_tables(1, lines, bytes);
+    const Bytes tables = planned.ok() ? planned->chunks_offset : 0;
+    const Bytes keeps = spec.memory_min != 0 ? spec.memory_min : bytes / kPartKept;
+    const Bytes chunks = std::max(keeps, 2 * fabricshm::kDataChunkBytes);
+    return std::min(fabricshm::round_up(tables + chunks, fabricshm::kPageBytes), bytes);
+}
+
+Error no_room(const Error& error, Bytes floor) {
+    const std::string words = explanation_of(error);
+    return fabricshm::explain(error,
+                              "%s; the cache can't do without %s (tables and memory_min), and no "
+                              "other cache gave them in time",
+                              words.c_str(), fabricshm::format_bytes(floor).c_str());
+}
+
 // An arena of this service's name; under a further one when that is another's, of another size, or
 // can't be taken up while readers have it.
 Result<Published> publish(const std::shared_ptr<Session>& session, const DataSpec& spec) {
@@ -96,14 +124,16 @@ Result<Published> publish(const std::shared_ptr<Session>& session, const DataSpe
         Published published;
         published.name = "data-" + std::to_string(::geteuid());
         if (number != 0) published.name += "-" + std::to_string(number);
-        auto arena = PublishedArena::publish(session, published.name, bytes, readers,
-                                             session->default_deadline());
+        const Bytes floor = floor_of(spec, bytes, lines);
+        auto arena = PublishedArena::publish_elastic(session, published.name, bytes, floor, readers,
+                                                     session->default_deadline());
         if (!arena.ok()) {
             last = arena.error();
             if (last.code == Errc::kExists || last.code == Errc::kBusy) continue;
-            return last;
+            return last.code == Errc::kNoMemory ? no_room(last, floor) : last;
         }
         published.arena = std::move(arena).value();
+        if (published.arena->is_elastic()) published.floor = floor;
         if (take_tables(published, lines)) return published;
         fabricshm::log(fabricshm::LogLevel::kWarning,
                        "the tables in arena %s can't be taken up; its readers keep what they have",
@@ -171,6 +201,8 @@ DataService::Options options_of(const DataSpec& spec, const std::string& socket,
     options.arena = published.arena->data();
     options.tables = published.tables;
     options.is_fresh = published.is_fresh;
+    options.floor = published.floor;
+    options.usable = std::min(published.arena->usable(), published.tables.arena_bytes);
     return options;
 }
 
@@ -186,7 +218,7 @@ bool may_end(const std::atomic<bool>& is_asked, const Writes& writes, TimePoint&
     return writes.stats().pending == 0 || Clock::now() >= deadline;
 }
 
-int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes& writes,
+int run(DataService& service, CacheArena& memory, EventLoop& loop, const Writes& writes,
         const std::atomic<bool>& is_asked) {
     TimePoint deadline = fabricshm::kNoWait;
     const auto watchdog = watchdog_interval();
@@ -207,6 +239,12 @@ int run(DataService& service, ArenaMemory& memory, EventLoop& loop, const Writes
     return 0;
 }
 
+void log_start(const std::string& socket, const Published& published, Bytes capacity) {
+    fabricshm::log(fabricshm::LogLevel::kInfo, "serving at %s from arena %s, %s%s", socket.c_str(),
+                   published.name.c_str(), fabricshm::format_bytes(capacity).c_str(),
+                   published.is_fresh ? "" : ", taken up again");
+}
+
 Result<std::shared_ptr<Session>> attach(const std::string& daemon) {
     fabricshm::SessionOptions options;
     options.sockets = fabricshm::socket_paths(daemon);
@@ -217,6 +255,8 @@ Result<std::shared_ptr<Session>> attach(const std::string& daemon) {
 }  // namespace
 
 int serve(const ServeOptions& options) {
+    // EFBIG is an answer: of the spill beyond RLIMIT_FSIZE.
+    std::signal(SIGXFSZ, SIG_IGN);
     auto loop = EventLoop::make();
     std::atomic<bool> is_asked_to_end{false};
     // Behind what its actions use, so that it ends before them.
@@ -224,6 +264,8 @@ int serve(const ServeOptions& options) {
     if (!signals.ok() || !loop.ok()) return fail(kFailed, "can't watch signals");
 
     const std::string socket = options.socket.empty() ? default_data_socket() : options.socket;
+    // Before anything is made next to it.
+    if (socket.size() > kSocketPathRoom) return fail(kBadConfiguration, too_long(socket));
     if (const auto made = make_directory(folder_of(socket), 0700); !made.ok()) {
         return fail(kFailed, explanation_of(made.error()));
     }
@@ -241,7 +283,7 @@ int serve(const ServeOptions& options) {
         return fail(kFailed, "the arena: " + explanation_of(published.error()));
     }
 
-    ArenaMemory memory(published->arena);
+    CacheArena memory(published->arena);
     DataService::Options made = options_of(options.spec, socket, *published);
     if (const auto peers = ask_peers(options.spec.peers, made); !peers.ok()) {
         return fail(kBadConfiguration, explanation_of(peers.error()));
@@ -261,10 +303,7 @@ int serve(const ServeOptions& options) {
                         static_cast<void>(loop->post([] {}));
                     },
                     [] {}});
-    fabricshm::log(fabricshm::LogLevel::kInfo, "serving at %s from arena %s, %s%s", socket.c_str(),
-                   published->name.c_str(),
-                   fabricshm::format_bytes((*service)->parts().cache.capacity()).c_str(),
-                   published->is_fresh ? "" : ", taken up again");
+    log_start(socket, *published, (*service)->parts().cache.capacity());
     notify_systemd("READY=1", kLastWord);
     const int code = run(**service, memory, *loop, *company.writes, is_asked_to_end);
     notify_systemd("STOPPING=1", kLastWord);

@@ -81,6 +81,9 @@ std::string silo_text(const Json& silo) {
     if (failing > 0) {
         text += "    does not answer for " + fixed(failing, 0) +
                 " s: " + word(silo, "last_failure") + "\n";
+    } else if (number(silo, "failures") != 0) {
+        text += "    failed " + std::to_string(number(silo, "failures")) +
+                " times, the last: " + word(silo, "last_failure") + "\n";
     }
     return text;
 }
@@ -195,6 +198,13 @@ std::string walk_text(const std::string& text, bool is_load) {
     return shown;
 }
 
+std::string queued_text(const std::string& text) {
+    const Json json = parsed(text);
+    if (!json.is_object()) return text;
+    return word(json, "path") + ": queued " + std::to_string(number(json, "files")) + " files, " +
+           bytes(json, "bytes") + "; fabric-data status says how far they are, --wait waits\n";
+}
+
 bool parse_share(const std::string& text, double& share) {
     double percent = 0;
     const char* end = text.data() + text.size();
@@ -242,6 +252,7 @@ std::string text_of(const ServiceCommand& command, const std::string& answer) {
     if (command.json) return answer + "\n";
     if (command.name == "status") return status_text(answer);
     if (command.name == "why") return why_text(answer);
+    if (command.name == "load" && command.wait.empty()) return queued_text(answer);
     if (command.name == "load") return walk_text(answer, true);
     if (command.name == "verify") return walk_text(answer, false);
     const Json json = parsed(answer);
@@ -250,9 +261,8 @@ std::string text_of(const ServiceCommand& command, const std::string& answer) {
                std::to_string(number(json, "pinned")) + "\n";
     }
     if (command.name == "refresh") return std::to_string(number(json, "files")) + " files\n";
-    std::string shown = "the silos have what was written\n";
-    if (number(json, "lost") != 0) shown += writes_text(json);
-    return shown;
+    if (number(json, "lost") == 0) return "the silos have what was written\n";
+    return "the silos do not have all that was written\n" + writes_text(json);
 }
 
 }  // namespace
@@ -264,6 +274,11 @@ int run_service_command(const ServiceCommand& command) {
         return fail(kBadUsage, "--wait takes a share, as 10%");
     }
     if (command.wait == "100%") until = 2;
+    const bool is_path = command.path.empty() || command.path.front() == '/';
+    if (!is_path) {
+        return fail(kBadUsage,
+                    command.path + ": paths of the namespace begin with \"/\", as /images/a");
+    }
     const auto deadline = Clock::now() + std::chrono::seconds(command.timeout_s);
     auto link = DataLink::open(command.socket, deadline);
     if (!link.ok()) return fail(kBadUsage, explanation_of(link.error()));
@@ -276,7 +291,8 @@ int run_service_command(const ServiceCommand& command) {
     if (answer.ok() && is_walk) answer = follow(*link, *answer, until, deadline);
     if (!answer.ok()) return fail(kFailed, explanation_of(answer.error()));
     const int code = print(text_of(command, *answer));
-    const bool has_failed = is_walk && number(parsed(*answer), "failed") != 0;
+    const char* const failures = is_walk ? "failed" : command.name == "flush" ? "lost" : nullptr;
+    const bool has_failed = failures != nullptr && number(parsed(*answer), failures) != 0;
     return code != 0 || has_failed ? kFailed : 0;
 }
 

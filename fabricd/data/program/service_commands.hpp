@@ -25,6 +25,8 @@ int run_service_command(const ServiceCommand& command);
 std::string status_text(const std::string& json);
 std::string why_text(const std::string& json);
 std::string walk_text(const std::string& json, bool is_load);
+/// Of a load that nothing waits for.
+std::string queued_text(const std::string& json);
 
 /// "10%": 0.1. Nothing: it is no share from 0% to 100%.
 bool parse_share(const std::string& text, double& share);

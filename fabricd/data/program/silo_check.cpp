@@ -109,6 +109,11 @@ SiloCheck check_silo(const SiloSpec& silo) {
     check.has_more = !page->is_last;
     check.left_out = page->left_out;
     check.first_left_out = page->first_left_out;
+    check.wrong = page->wrong;
+    if (page->entries.empty() && page->wrong != 0) {
+        check.problem = "nothing but wrong answers, the first " + page->first_wrong;
+        return check;
+    }
     if (silo.prep != nullptr) check_prepared(**opened, bytes, check);
     return check;
 }
@@ -131,7 +136,8 @@ std::string as_text(const std::vector<SiloCheck>& checks, const std::string& fil
     return text;
 }
 
-std::string as_json(const std::vector<SiloCheck>& checks, const std::optional<SpillCheck>& spill) {
+std::string as_json(const std::vector<SiloCheck>& checks, const std::optional<SpillCheck>& spill,
+                    const std::vector<HostProblem>& problems) {
     auto list = nlohmann::json::array();
     for (const SiloCheck& check : checks) {
         list.push_back({{"at", check.silo.at},
@@ -143,9 +149,14 @@ std::string as_json(const std::vector<SiloCheck>& checks, const std::optional<Sp
                         {"has_more", check.has_more},
                         {"left_out", check.left_out},
                         {"first_left_out", check.first_left_out},
+                        {"wrong", check.wrong},
                         {"prepared", check.prepared}});
     }
-    nlohmann::json found{{"silos", list}};
+    auto others = nlohmann::json::array();
+    for (const HostProblem& one : problems) {
+        others.push_back({{"line", one.line}, {"problem", one.problem}});
+    }
+    nlohmann::json found{{"silos", list}, {"problems", others}};
     if (spill) {
         found["spill"] = {{"folder", spill->folder},
                           {"bytes", spill->bytes},

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabricd/data/data_spec.hpp"
+#include "fabricd/data/program/host_check.hpp"
 #include "fabricd/data/program/spill_check.hpp"
 
 namespace fabricd {
@@ -19,7 +20,8 @@ struct SiloCheck {
     bool has_more = false;
     std::size_t left_out = 0;  // of these, what can't be served
     std::string first_left_out;
-    std::string prepared;  // of a [[prep]]: what came of the first file
+    std::size_t wrong = 0;  // of these, since the silo's answer can't be right
+    std::string prepared;   // of a [[prep]]: what came of the first file
 };
 
 SiloCheck check_silo(const SiloSpec& silo);
@@ -27,6 +29,7 @@ SiloCheck check_silo(const SiloSpec& silo);
 /// For people: a line for each, and one for what can't be served. `file` is the data file's name.
 std::string as_text(const std::vector<SiloCheck>& checks, const std::string& file);
 std::string as_json(const std::vector<SiloCheck>& checks,
-                    const std::optional<SpillCheck>& spill = {});
+                    const std::optional<SpillCheck>& spill = {},
+                    const std::vector<HostProblem>& problems = {});
 
 }  // namespace fabricd

@@ -1,12 +1,5 @@
 #include "fabricd/data/program/spill_check.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-
 #ifdef FABRIC_SPILL
 #include "fabricd/data/spill/slot_files.hpp"
 #endif
@@ -15,22 +8,9 @@ namespace fabricd {
 
 namespace {
 
-std::string state_problem(const std::string& folder) {
-    struct stat status {};
-    if (::stat(folder.c_str(), &status) != 0)
-        return "state: " + folder + ": " + std::strerror(errno);
-    if (!S_ISDIR(status.st_mode)) return "state: " + folder + ": is no folder";
-    if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-        return "state: " + folder + ": " + std::strerror(errno);
-    }
-    return "";
-}
-
 std::string problem_of([[maybe_unused]] const DataSpec& spec) {
 #ifdef FABRIC_SPILL
-    const std::string problem = spill_problem(spec.spill, spec.spill_bytes);
-    if (!problem.empty()) return problem;
-    return spec.state.empty() ? "" : state_problem(spec.state);
+    return spill_problem(spec.spill, spec.spill_bytes);
 #else
     return "this build has no spill: it was made without SQLite";
 #endif

@@ -15,6 +15,12 @@ namespace {
 
 constexpr auto kControlThread = 1s;
 
+std::vector<PeerMember> members_of(const PeersSpec& peers) {
+    std::vector<PeerMember> members;
+    for (const PeerSpec& member : peers.members) members.push_back({member.address, member.pool});
+    return members;
+}
+
 PeerTrust trust_of(const PeersSpec& peers) {
     return {peers.authority, peers.certificate, peers.key};
 }
@@ -41,22 +47,29 @@ std::optional<ChunkSource::Chunk> CacheChunks::copy_of(const ChunkName& name) {
     }
     const std::uint64_t line = file->first_line + name.number;
     if (parts_.cache.state(line) != DataLineState::kReady) {
-        parts_.fills.want(*file, name.number, FetchPriority::kAhead, ChunkKind::kTried, nullptr,
-                          Clock::now());
-        return std::nullopt;
+        const bool is_first = is_first_owner(name);
+        const auto priority = is_first ? FetchPriority::kOnDemand : FetchPriority::kAhead;
+        parts_.fills.want(*file, name.number, priority, ChunkKind::kTried, nullptr, Clock::now());
+        // Nothing comes of a silo that fails, and asking it again would not make it better.
+        const bool is_failing = parts_.fills.meter(file->silo).failing_since != fabricshm::kNoWait;
+        return is_first && !is_failing ? std::optional(Chunk{}) : std::nullopt;
     }
     parts_.cache.touch(line);
     const auto bytes = parts_.cache.bytes_of(line);
     return Chunk{{bytes.begin(), bytes.end()}, parts_.cache.fields(line).checksum};
 }
 
+bool CacheChunks::is_first_owner(const ChunkName& name) const {
+    const PeersSpec& peers = parts_.spec.peers;
+    const auto owners = owners_of(name, members_of(peers), peers.copies);
+    return !owners.empty() && peers.members[owners.front()].address == peers.self;
+}
+
 Result<std::unique_ptr<Silo>> with_peers(const PeersSpec& peers, const SiloSpec& spec,
                                          std::unique_ptr<Silo> silo) {
     PeerSiloOptions options;
     options.at = spec.at;
-    for (const PeerSpec& member : peers.members) {
-        options.members.push_back({member.address, member.pool});
-    }
+    options.members = members_of(peers);
     options.self = peers.self;
     options.copies = peers.copies;
     options.trust = trust_of(peers);

@@ -12,7 +12,10 @@
 namespace fabricd {
 
 /// Asks the control thread for each chunk, and waits for it a second at most. A chunk of a file
-/// that is known, and not in memory, is fetched for the next one that asks.
+/// that is known, and not in memory, is fetched for the next one that asks. The first owner of a
+/// chunk says that it is on its way, so that one host of the cluster asks the silo for it. The
+/// others do not: their own fetch may wait for the first owner, and two that wait for each other
+/// would get nowhere.
 class CacheChunks : public ChunkSource {
   public:
     /// The parts outlive the loop's last task.
@@ -22,6 +25,7 @@ class CacheChunks : public ChunkSource {
 
   private:
     std::optional<Chunk> copy_of(const ChunkName& name);
+    bool is_first_owner(const ChunkName& name) const;
 
     ServiceParts& parts_;
     EventLoop& loop_;

@@ -1,8 +1,12 @@
 #include "fabricd/data/serve/data_commands.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
+#include "fabricd/data/silo/memory_silo.hpp"
 #include "libfabricshm/shm/data_layout.hpp"
 #include "libfabricshm/shm/data_listing.hpp"
 
@@ -83,7 +87,10 @@ Json cache_view(const ServiceParts& parts) {
     const double asked = static_cast<double>(totals.hits + totals.misses);
     return {{"arena", parts.arena_name},
             {"capacity_bytes", parts.cache.capacity()},
+            {"memory_bytes", parts.cache.tables().arena_bytes - parts.cache.tables().chunks_offset},
             {"used_bytes", parts.cache.used()},
+            {"refetched_bytes", stats.refetched},
+            {"refetched_near_bytes", stats.near},
             {"filling_bytes", stats.bytes[0]},
             {"unplanned_bytes", stats.bytes[1]},
             {"passing_bytes", stats.bytes[2]},
@@ -103,6 +110,29 @@ Json cache_view(const ServiceParts& parts) {
             {"copies_for_want_of_pins", totals.copies}};
 }
 
+// By process: which job a reader is of its process number says.
+Json readers_view(const ServiceParts& parts) {
+    // As many as people read: those that waited longest.
+    constexpr std::size_t kMaxShown = 64;
+    std::vector<std::pair<ReaderTotals, int>> all;
+    for (const ReaderProcess& one : parts.processes()) {
+        all.emplace_back(parts.notes.of(one.reader), one.pid);
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+        return a.first.stall_ns > b.first.stall_ns;
+    });
+    if (all.size() > kMaxShown) all.resize(kMaxShown);
+    auto json = Json::array();
+    for (const auto& [totals, pid] : all) {
+        json.push_back({{"pid", pid},
+                        {"hits", totals.hits},
+                        {"misses", totals.misses},
+                        {"read_bytes", totals.bytes},
+                        {"stall_s", static_cast<double>(totals.stall_ns) / 1e9}});
+    }
+    return json;
+}
+
 Json tier_view(const SecondTierView& tier) {
     return {
         {"folder", tier.folder},        {"off", tier.off},         {"room_bytes", tier.room},
@@ -112,41 +142,54 @@ Json tier_view(const SecondTierView& tier) {
         {"kept_slots", tier.kept_slots}};
 }
 
+struct InMemory {
+    std::size_t files = 0;  // whole ones
+    Bytes bytes = 0;
+};
+
+bool is_ready(const ServiceParts& parts, std::uint64_t line) {
+    return parts.cache.state(line) == DataLineState::kReady;
+}
+
+// By silo. Along the lines, not the files: of a million files few may be there.
+std::vector<InMemory> in_memory(const ServiceParts& parts) {
+    std::vector<InMemory> found(parts.spec.silos.size());
+    const std::uint64_t lines = parts.cache.tables().lines;
+    for (std::uint64_t line = 0; line < lines; ++line) {
+        if (!is_ready(parts, line)) continue;
+        const KnownFile* file = parts.files.find(parts.cache.fields(line).file);
+        if (file == nullptr) continue;
+        found[file->silo].bytes += parts.cache.bytes_of(line).size();
+        std::uint64_t chunk = 0;
+        const std::uint64_t chunks = line == file->first_line ? data_chunks(file->facts.bytes) : 0;
+        while (chunk < chunks && is_ready(parts, line + chunk)) ++chunk;
+        found[file->silo].files += chunks != 0 && chunk == chunks ? 1 : 0;
+    }
+    return found;
+}
+
 }  // namespace
 
 std::string DataCommands::status(TimePoint now) const {
     Json json;
     json["cache"] = cache_view(parts_);
+    json["readers"] = readers_view(parts_);
     if (parts_.tier != nullptr) json["spill"] = tier_view(parts_.tier->view());
     auto silos = Json::array();
+    const auto memory = in_memory(parts_);
     for (std::uint32_t silo = 0; silo < parts_.spec.silos.size(); ++silo) {
         const SiloSpec& spec = parts_.spec.silos[silo];
         const SiloMeter& meter = parts_.fills.meter(silo);
-        std::size_t files = 0, whole = 0;
-        Bytes bytes = 0, in_memory = 0;
-        for (const auto id : parts_.files.below(silo, "")) {
-            const KnownFile* file = parts_.files.find(id);
-            ++files;
-            bytes += file->facts.bytes;
-            Bytes here = 0;
-            for (std::uint64_t chunk = 0; chunk < data_chunks(file->facts.bytes); ++chunk) {
-                const std::uint64_t line = file->first_line + chunk;
-                if (parts_.cache.state(line) == DataLineState::kReady) {
-                    here += parts_.cache.bytes_of(line).size();
-                }
-            }
-            in_memory += here;
-            whole += here == file->facts.bytes ? 1 : 0;
-        }
+        const auto& totals = parts_.files.totals(silo);
         const auto load = parts_.workers[silo]->load();
         const bool is_failing = meter.failing_since != fabricshm::kNoWait;
         silos.push_back(
             {{"at", spec.at},
              {"from", spec.from},
-             {"files", files},
-             {"bytes", bytes},
-             {"files_in_memory", whole},
-             {"bytes_in_memory", in_memory},
+             {"files", totals.files},
+             {"bytes", totals.bytes},
+             {"files_in_memory", memory[silo].files + totals.empty_files},
+             {"bytes_in_memory", memory[silo].bytes},
              {"fetches", meter.fetches},
              {"fetched_bytes", meter.bytes},
              {"failures", meter.failures},
@@ -169,8 +212,8 @@ std::string DataCommands::status(TimePoint now) const {
 
 void DataCommands::why(const std::string& path, const Reply& reply, TimePoint now) {
     parts_.listings.stat(
-        path,
-        [this, path, reply](const Outcome& outcome, PathFacts facts) {
+        path, false,
+        [this, path, reply](const RequestOutcome& outcome, PathFacts facts) {
             if (outcome.code != Errc::kOk) return reply(outcome, "");
             Json json{{"path", path}, {"folder", facts.is_folder}};
             const KnownFile* file = parts_.files.find(facts.file);
@@ -203,18 +246,34 @@ void DataCommands::why(const std::string& path, const Reply& reply, TimePoint no
         now);
 }
 
+// Nothing else had its bytes: the file is no more, and not listed from now on.
+void DataCommands::lose(std::uint64_t id) {
+    const KnownFile* const file = parts_.files.find(id);
+    if (file == nullptr) return;  // with a chunk before this one
+    parts_.spec.silos[file->silo].made->lose(file->path, file->facts);
+    parts_.files.forget(id);
+}
+
 void DataCommands::drop(const std::string& path, const Reply& reply) {
     const auto place = parts_.listings.place_of(path);
     if (!place) return reply({Errc::kNotFound, 0, printable(path) + " lies in no silo"}, "");
     std::vector<std::uint64_t> lines;
+    std::vector<std::uint64_t> files;  // of each line
     for (const auto id : parts_.files.below(place->silo, place->path)) {
         const KnownFile* file = parts_.files.find(id);
         for (std::uint64_t chunk = 0; chunk < data_chunks(file->facts.bytes); ++chunk) {
             const std::uint64_t line = file->first_line + chunk;
-            if (parts_.cache.state(line) == DataLineState::kReady) lines.push_back(line);
+            if (!is_ready(parts_, line)) continue;
+            lines.push_back(line);
+            files.push_back(id);
         }
     }
     const std::size_t dropped = parts_.cache.drop(lines);
+    const bool is_lost = parts_.spec.silos[place->silo].made != nullptr && parts_.tier == nullptr;
+    for (std::size_t i = 0; is_lost && i < lines.size(); ++i) {
+        if (!is_ready(parts_, lines[i])) lose(files[i]);
+    }
+    if (is_lost && dropped != 0) parts_.listings.expire(place->silo);
     reply({}, one_line({{"dropped", dropped}, {"pinned", lines.size() - dropped}}));
 }
 
@@ -224,7 +283,7 @@ void DataCommands::refresh(const std::string& path, const Reply& reply, TimePoin
     parts_.listings.expire(place->silo);
     parts_.listings.list(
         path, true, true,
-        [reply](const Outcome& outcome, const std::shared_ptr<const Listing>& listing) {
+        [reply](const RequestOutcome& outcome, const std::shared_ptr<const Listing>& listing) {
             if (outcome.code != Errc::kOk) return reply(outcome, "");
             reply({}, one_line({{"files", listing->files.size()},
                                 {"left_out", listing->left_out},
@@ -242,13 +301,13 @@ void DataCommands::walk(const std::string& path, bool is_load, bool with_silo, c
         show_walk(id, reply);
     };
     parts_.listings.stat(
-        path,
-        [this, path, begin, reply, now](const Outcome& outcome, PathFacts facts) {
+        path, with_silo,
+        [this, path, with_silo, begin, reply, now](const RequestOutcome& outcome, PathFacts facts) {
             if (outcome.code != Errc::kOk) return reply(outcome, "");
             if (!facts.is_folder) return begin({facts.file});
             parts_.listings.list(
-                path, true, false,
-                [begin, reply](const Outcome& listed,
+                path, true, with_silo,
+                [begin, reply](const RequestOutcome& listed,
                                const std::shared_ptr<const Listing>& listing) {
                     if (listed.code != Errc::kOk) return reply(listed, "");
                     begin(listing->files);
@@ -284,6 +343,11 @@ void DataCommands::run(const std::string& text, Reply reply, TimePoint now) {
         return show_walk(id.is_number_unsigned() ? id.get<std::uint64_t>() : 0, reply);
     }
     if (path.empty()) return reply({Errc::kInvalid, 0, "the command needs a path"}, "");
+    if (path.front() != '/') {
+        return reply({Errc::kInvalid, 0,
+                      printable(path) + ": paths of the namespace begin with \"/\", as /images/a"},
+                     "");
+    }
     if (command == "why") return why(path, reply, now);
     if (command == "drop") return drop(path, reply);
     if (command == "refresh") return refresh(path, reply, now);

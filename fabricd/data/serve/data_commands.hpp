@@ -15,7 +15,7 @@ class DataCommands {
   public:
     DataCommands(ServiceParts& parts, Walks& walks) : parts_(parts), walks_(walks) {}
 
-    using Reply = std::function<void(const Outcome&, const std::string& json)>;
+    using Reply = std::function<void(const RequestOutcome&, const std::string& json)>;
 
     /// {"command": "status" | "why" | "load" | "flush" | "drop" | "verify" | "refresh" | "walk",
     /// "path": ..., "silo": bool, "walk": id}. `reply` is called once, perhaps later.
@@ -26,6 +26,7 @@ class DataCommands {
   private:
     void why(const std::string& path, const Reply& reply, TimePoint now);
     void drop(const std::string& path, const Reply& reply);
+    void lose(std::uint64_t id);
     void refresh(const std::string& path, const Reply& reply, TimePoint now);
     void walk(const std::string& path, bool is_load, bool with_silo, const Reply& reply,
               TimePoint now);

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
@@ -27,6 +28,7 @@ constexpr std::size_t kConnectionsMax = 4096;
 // Of one connection: beyond these it is not read until some are answered.
 constexpr std::size_t kUnansweredMax = 1024;
 constexpr int kPacketsATurn = 64;
+constexpr auto kBadPacketPause = std::chrono::seconds(10);
 
 Result<void> give_to_group(const std::string& path, const std::string& name) {
     if (name.empty()) return {};
@@ -108,14 +110,28 @@ bool DataServer::read_some(std::uint64_t id) {
         if (!got.ok()) return got.error().code == Errc::kTimeout;
         auto message = decode_data_message(std::span(buffer).first(got->bytes));
         if (!message.ok() || message->is_reply) {
-            fabricshm::log(fabricshm::LogLevel::kWarning, "process %d: no request of this protocol",
-                           static_cast<int>(connection.peer.pid));
+            log_bad_packet(connection.peer.pid);
             return false;
         }
         ++connection.unanswered;
         handler_({id, connection.peer, std::move(message).value(), std::move(descriptors[0])});
     }
     return true;
+}
+
+// A process that sends such packets without end fills no log.
+void DataServer::log_bad_packet(int pid) {
+    const TimePoint now = fabricshm::Clock::now();
+    if (now < next_line_) {
+        ++unlogged_;
+        return;
+    }
+    next_line_ = now + kBadPacketPause;
+    const std::string others =
+        unlogged_ == 0 ? "" : ", after " + std::to_string(unlogged_) + " more that were not logged";
+    unlogged_ = 0;
+    fabricshm::log(fabricshm::LogLevel::kWarning, "process %d: no request of this protocol%s", pid,
+                   others.c_str());
 }
 
 bool DataServer::write_some(Connection& connection) {

@@ -17,6 +17,7 @@
 namespace fabricd {
 
 using fabricshm::Result;
+using fabricshm::TimePoint;
 
 /// A request, and the connection that it came from.
 struct DataRequest {
@@ -72,6 +73,7 @@ class DataServer {
     void serve(std::uint64_t id, std::uint32_t events);
     bool read_some(std::uint64_t id);
     bool write_some(Connection& connection);
+    void log_bad_packet(int pid);
     void watch(Connection& connection);
     void end(std::uint64_t id);
 
@@ -82,6 +84,8 @@ class DataServer {
     EventLoop::WatchId listening_ = 0;
     std::unordered_map<std::uint64_t, Connection> connections_;
     std::uint64_t last_ = 0;
+    TimePoint next_line_{};       // of bad packets
+    std::uint64_t unlogged_ = 0;  // since the last line
 };
 
 }  // namespace fabricd

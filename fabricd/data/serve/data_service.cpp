@@ -30,9 +30,9 @@ constexpr Duration kBusyTick = 2ms;
 constexpr Duration kSlowTick = 50ms;
 // A line for so many bytes of memory: files are seldom smaller.
 constexpr Bytes kBytesALine = 16 * fabricshm::kKiB;
-constexpr std::uint64_t kLeastLines = 65'536;
+constexpr std::uint64_t kMinLines = 65'536;
 
-Outcome malformed() {
+RequestOutcome malformed() {
     return {Errc::kInvalid, 0, "the request is malformed"};
 }
 
@@ -40,7 +40,7 @@ Outcome malformed() {
 
 std::uint64_t default_lines(Bytes memory) noexcept {
     // Never more than an eighth of the memory.
-    return std::min(std::max(kLeastLines, memory / kBytesALine),
+    return std::min(std::max(kMinLines, memory / kBytesALine),
                     memory / 8 / sizeof(fabricshm::DataLine));
 }
 
@@ -57,6 +57,7 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
                  options_.spec.silo_timeout,
                  [this](std::function<void()> task) { return loop_.post(std::move(task)); }}),
       plans_({cache_, files_, fills_, options_.spec.silos}),
+      saved_plans_({plans_, listings_, options_.spec.silos, tier_.get()}),
       notes_(memory),
       parts_{options_.spec,
              cache_,
@@ -73,12 +74,15 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
                  workers_[silo]->fetch(tagged, FetchPriority::kAhead);
              },
              [this](std::uint64_t line) { return memory_.holders(line); },
+             [this] { return memory_.processes(); },
              options_.arena_name,
              tier_.get(),
              nullptr},
       walks_(parts_),
+      share_(cache_, memory, options_.floor, [this] { plans_.resized(); }),
       commands_(parts_, walks_),
       settled_(Clock::now() + kSettle) {
+    if (options_.usable != 0) CacheEnd(cache_).begin_with(options_.usable);
     if (tier_ != nullptr) tier_->set_files(files_);
     files_.on_gone = [this](std::uint64_t id) {
         fills_.gone(id);
@@ -89,14 +93,17 @@ DataService::DataService(Options options, std::unique_ptr<SecondTier> tier, Publ
 // What there is behind memory and spill: other hosts, where they are asked, and the silo.
 Result<std::unique_ptr<Silo>> DataService::open_beyond(const SiloSpec& spec,
                                                        std::span<std::byte> memory) const {
-    FABRIC_TRY(auto silo, open_silo(spec, memory));
+    FABRIC_TRY(auto silo, options_.open ? options_.open(spec, memory) : open_silo(spec, memory));
     if (!options_.before || memory.empty()) return silo;
     return options_.before(spec, std::move(silo));
 }
 
 Result<void> DataService::open_silos() {
+    // No more than stays: a ring would go on to use the pages that it has pinned when the daemon
+    // has taken them back and given others for them. What lies behind is pinned read by read.
+    const Bytes stays = options_.floor != 0 ? options_.floor : options_.tables.arena_bytes;
     const std::span<std::byte> memory(options_.arena + options_.tables.chunks_offset,
-                                      options_.tables.arena_bytes - options_.tables.chunks_offset);
+                                      stays - options_.tables.chunks_offset);
     for (const SiloSpec& spec : options_.spec.silos) {
         SiloWorker::Options worker;
         worker.silo_timeout = options_.spec.silo_timeout;
@@ -109,6 +116,10 @@ Result<void> DataService::open_silos() {
             return tier_ != nullptr ? tier_->open_silo(silo, into, open) : open();
         };
         FABRIC_TRY(auto started, SiloWorker::start(spec, std::move(worker)));
+        const auto silo = static_cast<std::uint32_t>(workers_.size());
+        if (const auto& away = started->away_at_start()) {
+            fills_.note_silo(silo, outcome_of(*away), Clock::now());
+        }
         workers_.push_back(std::move(started));
     }
     return {};
@@ -128,8 +139,12 @@ Result<std::unique_ptr<DataService>> DataService::start(Options options, Publish
                }));
     self.server_->on_end = [&self](std::uint64_t connection) {
         self.plans_.end_connection(connection);
+        self.saved_plans_.end_connection(connection);
         if (self.writes_ != nullptr) self.writes_->end_connection(connection);
     };
+    // What readers viewed while there was no service is not counted now.
+    self.notes_.read([](std::uint64_t) {});
+    self.saved_plans_.take_up(Clock::now());
     return service;
 }
 
@@ -165,13 +180,16 @@ void DataService::tick(TimePoint now) {
     if (std::exchange(had_plans_, has_plans) && !has_plans && tier_ != nullptr) {
         tier_->release_kept();
     }
+    if (listings_.is_making()) listings_.make_some();
     if (!walks_.is_idle()) walks_.tick(now);
     if (writes_ != nullptr) writes_->tick(now);
+    share_.tick(notes_, fills_.waiting(now), now);
     if (now < next_slow_tick_) return;
     next_slow_tick_ = now + kSlowTick;
     notes_.read([this](std::uint64_t line) { plans_.viewed(line); });
     fills_.tick(now);
     listings_.tick(now);
+    saved_plans_.tick(now);
     if (now >= settled_) {
         cache_.settle();
         settled_ = TimePoint::max();
@@ -179,13 +197,15 @@ void DataService::tick(TimePoint now) {
 }
 
 Duration DataService::tick_interval() const {
-    return plans_.is_idle() && walks_.is_idle() ? kSlowTick : kBusyTick;
+    if (listings_.is_making()) return Duration::zero();
+    const bool is_idle = plans_.is_idle() && walks_.is_idle() && !share_.is_shrinking();
+    return is_idle ? kSlowTick : kBusyTick;
 }
 
 // --- requests ---
 
-void DataService::reply(const DataRequest& request, const Outcome& outcome, std::string payload,
-                        std::shared_ptr<const fabricshm::Fd> descriptor) {
+void DataService::reply(const DataRequest& request, const RequestOutcome& outcome,
+                        std::string payload, std::shared_ptr<const fabricshm::Fd> descriptor) {
     DataMessage message;
     message.type = request.message.type;
     message.request_id = request.message.request_id;
@@ -241,7 +261,8 @@ void DataService::list(const DataRequest& request) {
     auto address = std::make_shared<DataRequest>(address_of(request));
     listings_.list(
         std::string(path), (wanted->flags & kDataListRecursive) != 0, false,
-        [this, address](const Outcome& outcome, const std::shared_ptr<const Listing>& listing) {
+        [this, address](const RequestOutcome& outcome,
+                        const std::shared_ptr<const Listing>& listing) {
             if (outcome.code != Errc::kOk) return reply(*address, outcome);
             const DataListReply answer{listing->id, listing->files.size()};
             // The descriptor lives as long as its listing.
@@ -267,7 +288,7 @@ void DataService::fetch(const DataRequest& request) {
         wanted->priority == kDataOnDemand ? FetchPriority::kOnDemand : FetchPriority::kAhead;
     fills_.want(
         *file, wanted->line - file->first_line, priority, plans_.kind_for(*file),
-        [this, address](const Outcome& outcome) { reply(*address, outcome); }, Clock::now());
+        [this, address](const RequestOutcome& outcome) { reply(*address, outcome); }, Clock::now());
 }
 
 void DataService::plan(const DataRequest& request) {
@@ -277,17 +298,21 @@ void DataService::plan(const DataRequest& request) {
     if (listing == nullptr || listing->is_virtual) {
         return reply(request, {Errc::kNotFound, 0, "the listing is too old: list again"});
     }
-    reply(request, plans_.announce(*wanted, listing, request.connection, Clock::now()));
+    const RequestOutcome taken =
+        plans_.announce(*wanted, listing, request.connection, Clock::now());
+    if (taken.code == Errc::kOk) saved_plans_.announced(request.connection, request.peer.pid);
+    reply(request, taken);
 }
 
 void DataService::stat(const DataRequest& request) {
     auto address = std::make_shared<DataRequest>(address_of(request));
     listings_.stat(
-        request.message.payload,
-        [this, address](const Outcome& outcome, PathFacts facts) {
+        request.message.payload, false,
+        [this, address](const RequestOutcome& outcome, PathFacts facts) {
             if (outcome.code != Errc::kOk) return reply(*address, outcome);
             DataStatReply answer{};
             answer.first_line = kNoLine;
+            answer.generation = options_.tables.generation;
             answer.flags = facts.is_folder ? fabricshm::kEntryFolder : 0;
             if (const KnownFile* file = files_.find(facts.file)) {
                 answer.bytes = file->facts.bytes;
@@ -309,7 +334,7 @@ void DataService::command(const DataRequest& request) {
     auto address = std::make_shared<DataRequest>(address_of(request));
     commands_.run(
         request.message.payload,
-        [this, address](const Outcome& outcome, const std::string& json) {
+        [this, address](const RequestOutcome& outcome, const std::string& json) {
             if (outcome.code != Errc::kOk) return reply(*address, outcome);
             auto file = fabricshm::make_sealed_file("fabric-data", std::as_bytes(std::span(json)));
             if (!file.ok()) return reply(*address, outcome_of(file.error()));
@@ -324,7 +349,7 @@ void DataService::write(DataRequest request) {
     }
     auto address = std::make_shared<DataRequest>(address_of(request));
     writes_->handle(std::move(request),
-                    [this, address](const Outcome& outcome, const std::string& payload) {
+                    [this, address](const RequestOutcome& outcome, const std::string& payload) {
                         reply(*address, outcome, payload);
                     });
 }

@@ -11,15 +11,18 @@
 
 #include "fabricd/data/serve/data_commands.hpp"
 #include "fabricd/data/serve/data_server.hpp"
+#include "fabricd/data/serve/memory_share.hpp"
+#include "fabricd/data/serve/saved_plans.hpp"
 #include "fabricd/data/serve/service_parts.hpp"
 #include "fabricd/data/serve/walks.hpp"
 
 namespace fabricd {
 
 /// The arena as its maker has it.
-class PublishedMemory : public PinPages, public NotesSource {
+class PublishedMemory : public PinPages, public NotesSource, public ElasticMemory {
   public:
     virtual std::vector<PinHolder> holders(std::uint64_t line) = 0;
+    virtual std::vector<ReaderProcess> processes() { return {}; }
 };
 
 /// The control thread's: that of `loop`.
@@ -33,6 +36,10 @@ class DataService {
         std::byte* arena = nullptr;
         DataTables tables;
         bool is_fresh = true;  // the tables are to be made
+        // How a silo is opened; open_silo() where it is empty.
+        std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::span<std::byte>)> open;
+        Bytes usable = 0;  // of the arena at the start; 0: all of it
+        Bytes floor = 0;   // that never goes, so that it may be pinned; 0: likewise
         // What is asked before the silo of that spec, but behind the spill, where there is such a
         // thing: it gets the one that fetches.
         std::function<Result<std::unique_ptr<Silo>>(const SiloSpec&, std::unique_ptr<Silo>)> before;
@@ -72,7 +79,7 @@ class DataService {
     void stat(const DataRequest& request);
     void command(const DataRequest& request);
     void write(DataRequest request);
-    void reply(const DataRequest& request, const Outcome& outcome, std::string payload = {},
+    void reply(const DataRequest& request, const RequestOutcome& outcome, std::string payload = {},
                std::shared_ptr<const fabricshm::Fd> descriptor = nullptr);
 
     const Options options_;
@@ -85,9 +92,11 @@ class DataService {
     Fills fills_;
     Listings listings_;
     Plans plans_;
+    SavedPlans saved_plans_;
     ReaderNotes notes_;
     ServiceParts parts_;
     Walks walks_;
+    MemoryShare share_;
     DataCommands commands_;
     WriteDesk* writes_ = nullptr;
     // Reads of the silo that are no fills, by a tag above all lines.

@@ -30,7 +30,15 @@ std::uint32_t checksum_of(const std::vector<SiloSpec>& silos) {
 }  // namespace
 
 FileTable::FileTable(const std::vector<SiloSpec>& silos, ChunkCache& cache)
-    : silos_(silos), cache_(cache), by_path_(silos.size()) {}
+    : silos_(silos), cache_(cache), by_path_(silos.size()), totals_(silos.size()) {}
+
+void FileTable::count(const KnownFile& file, bool is_there) {
+    Totals& totals = totals_[file.silo];
+    const std::size_t empty = file.facts.bytes == 0 ? 1 : 0;
+    totals.files += is_there ? 1 : -1;
+    totals.empty_files += is_there ? empty : -empty;
+    totals.bytes += is_there ? file.facts.bytes : -file.facts.bytes;
+}
 
 // All lines are there and this file's, and none is gone.
 bool FileTable::is_whole(const NamedFile& file) const {
@@ -60,6 +68,16 @@ void FileTable::take(const NamedFile& file) {
         known.path = file.path.substr(at.size() + 1);
         known.facts = file.facts;
         known.first_line = file.first_line;
+        // A broken file of names may have an id or a path twice.
+        if (const auto former = by_path_[silo].find(known.path); former != by_path_[silo].end()) {
+            if (const KnownFile* one = find(former->second)) count(*one, false);
+            files_.erase(former->second);
+        }
+        if (const KnownFile* one = find(file.id)) {
+            count(*one, false);
+            by_path_[one->silo].erase(one->path);
+        }
+        count(known, true);
         by_path_[silo][known.path] = file.id;
         files_[file.id] = std::move(known);
         return;
@@ -87,6 +105,13 @@ Result<void> FileTable::open(const std::string& names, bool is_fresh) {
     }
     cache_.take_up([&](std::uint64_t line) { return known[line]; });
     return {};
+}
+
+void FileTable::expect(std::uint32_t silo, std::size_t count) {
+    auto& known = by_path_[silo];
+    if (count <= known.size()) return;
+    files_.reserve(files_.size() + count - known.size());
+    known.reserve(count);
 }
 
 Result<const KnownFile*> FileTable::see(std::uint32_t silo, const std::string& path,
@@ -120,6 +145,7 @@ Result<const KnownFile*> FileTable::see(std::uint32_t silo, const std::string& p
     by_path_[silo][path] = file.id;
     const auto [known, is_new] = files_.emplace(file.id, std::move(file));
     FABRIC_CHECK(is_new);
+    count(known->second, true);
     return &known->second;
 }
 
@@ -146,6 +172,7 @@ void FileTable::forget(std::uint64_t id) {
     if (found == files_.end()) return;
     const KnownFile file = std::move(found->second);
     files_.erase(found);
+    count(file, false);
     by_path_[file.silo].erase(file.path);
     if (file.first_line != kNoLine) cache_.retire(file.first_line, data_chunks(file.facts.bytes));
     log_.remove(id);

@@ -32,6 +32,8 @@ class FileTable {
     /// the tables are new.
     Result<void> open(const std::string& names, bool is_fresh);
 
+    /// So many files of the silo are going to be seen: room for all of them at once.
+    void expect(std::uint32_t silo, std::size_t count);
     /// The file is this version: the known one, or a new one, with the former one's lines gone.
     /// kNoMemory: the table of lines is full. Borrowed until the file is see()n or forgotten.
     Result<const KnownFile*> see(std::uint32_t silo, const std::string& path,
@@ -51,6 +53,13 @@ class FileTable {
     /// Ids of the files below `folder` ("": all of the silo). O(files).
     std::vector<std::uint64_t> below(std::uint32_t silo, const std::string& folder) const;
     std::size_t size() const noexcept { return files_.size(); }
+    /// Of a silo's files. O(1).
+    struct Totals {
+        std::size_t files = 0;
+        std::size_t empty_files = 0;  // of these
+        Bytes bytes = 0;
+    };
+    const Totals& totals(std::uint32_t silo) const noexcept { return totals_[silo]; }
 
     /// Of the silos; in the order of the spec.
     std::string full_path(const KnownFile& file) const;
@@ -62,12 +71,14 @@ class FileTable {
   private:
     bool is_whole(const NamedFile& file) const;
     void take(const NamedFile& file);
+    void count(const KnownFile& file, bool is_there);
 
     const std::vector<SiloSpec>& silos_;
     ChunkCache& cache_;
     NamesLog log_;
     std::unordered_map<std::uint64_t, KnownFile> files_;
     std::vector<std::unordered_map<std::string, std::uint64_t>> by_path_;  // by silo
+    std::vector<Totals> totals_;                                           // by silo
     std::uint64_t last_id_ = 0;
 };
 

@@ -16,10 +16,12 @@ namespace {
 
 // Of a smoothed number, how much the newest counts.
 constexpr double kNewest = 0.2;
+// How much the least of late rises with each that is longer: twice in some 700.
+constexpr double kForgets = 1.001;
 // Seconds of a measurement of bytes per second.
 constexpr double kWindow = 0.1;
 // And how long nothing may end in it.
-constexpr double kPause = 0.02;
+constexpr double kWindowPause = 0.02;
 
 double smoothed(double old, double now) {
     return old == 0 ? now : old + kNewest * (now - old);
@@ -27,8 +29,13 @@ double smoothed(double old, double now) {
 
 }  // namespace
 
-Outcome outcome_of(const Error& error) {
+RequestOutcome outcome_of(const Error& error) {
     return {error.code, error.detail, fabricshm::explanation_of(error)};
+}
+
+RequestOutcome outcome_of(const SiloAway& away) {
+    const bool is_missing = away.error.code == Errc::kNotFound;
+    return {is_missing ? Errc::kSystem : away.error.code, away.error.detail, away.reason};
 }
 
 Fills::Fills(Parts parts)
@@ -40,13 +47,16 @@ void Fills::want(const KnownFile& file, std::uint64_t chunk, FetchPriority prior
     const DataLineState state = parts_.cache.state(line);
     if (state == DataLineState::kReady) {
         if (priority == FetchPriority::kOnDemand) parts_.cache.touch(line);
-        if (kind == ChunkKind::kKept) parts_.cache.set_kind(line, kind);
+        const bool is_passing = kind == ChunkKind::kPassing && priority == FetchPriority::kAhead;
+        const bool is_planned = kind == ChunkKind::kKept || is_passing;
+        if (is_planned) parts_.cache.set_kind(line, kind);
         if (answer) answer({});
         return;
     }
     const auto [found, is_new] = fills_.try_emplace(line);
     Fill& fill = found->second;
-    if (answer) fill.waiters.push_back({std::move(answer), now + parts_.silo_timeout});
+    const bool is_reader = priority == FetchPriority::kOnDemand;
+    if (answer) fill.waiters.push_back({std::move(answer), now + parts_.silo_timeout, is_reader});
     if (!is_new) {
         if (kind == ChunkKind::kKept) fill.kind = kind;
         const bool is_more = priority < fill.priority;
@@ -86,11 +96,13 @@ void Fills::measure(std::uint32_t silo, const FillDone& done, TimePoint now) {
     ++meter.fetches;
     meter.bytes += done.bytes;
     meter.latency_s = smoothed(meter.latency_s, done.seconds);
+    const double least = meter.least_latency_s * kForgets;
+    meter.least_latency_s = least == 0 ? done.seconds : std::min(least, done.seconds);
     // Several at a time share what the silo gives: bytes over the time in which it was busy. A
     // pause ends a measurement, and is no part of the next one.
     Window& window = windows_[silo];
     const double since = std::chrono::duration<double>(now - window.last).count();
-    const bool was_idle = since > done.seconds + kPause;
+    const bool was_idle = since > done.seconds + kWindowPause;
     if (window.bytes == 0 || was_idle) {
         window.began =
             now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(done.seconds));
@@ -112,7 +124,7 @@ void Fills::measure(std::uint32_t silo, const FillDone& done, TimePoint now) {
     }
 }
 
-void Fills::note_silo(std::uint32_t silo, const Outcome& outcome, TimePoint now) {
+void Fills::note_silo(std::uint32_t silo, const RequestOutcome& outcome, TimePoint now) {
     SiloMeter& meter = meters_[silo];
     // What is not there, or is another version, was answered.
     const bool is_answer = outcome.code == Errc::kOk || outcome.code == Errc::kChanged ||
@@ -126,6 +138,11 @@ void Fills::note_silo(std::uint32_t silo, const Outcome& outcome, TimePoint now)
     if (meter.failing_since == fabricshm::kNoWait) meter.failing_since = now;
 }
 
+void Fills::note_wrong(std::uint32_t silo, std::size_t count, const std::string& text) {
+    meters_[silo].failures += count;
+    meters_[silo].last_failure = text;
+}
+
 void Fills::done(const FillDone& done, TimePoint now) {
     const std::uint64_t line = done.fetched.tag;
     const auto found = fills_.find(line);
@@ -135,13 +152,13 @@ void Fills::done(const FillDone& done, TimePoint now) {
     switch (done.fetched.outcome) {
         case FetchOutcome::kWhole:
             measure(silo, done, now);
-            note_silo(silo, {}, now);
+            if (!done.fetched.is_copy) note_silo(silo, {}, now);
             parts_.cache.set_kind(line, found->second.kind);
             parts_.cache.finish(line, done.checksum);
             // Its version may have gone meanwhile.
             end(line, parts_.files.find(file) != nullptr
-                          ? Outcome{}
-                          : Outcome{Errc::kChanged, 0, "another version is there by now"});
+                          ? RequestOutcome{}
+                          : RequestOutcome{Errc::kChanged, 0, "another version is there by now"});
             break;
         case FetchOutcome::kChanged: {
             note_silo(silo, {}, now);
@@ -151,9 +168,9 @@ void Fills::done(const FillDone& done, TimePoint now) {
             break;
         }
         case FetchOutcome::kFailed: {
-            const Outcome outcome{done.fetched.error.code, done.fetched.error.detail,
-                                  done.fetched.reason};
-            note_silo(silo, outcome, now);
+            const RequestOutcome outcome{done.fetched.error.code, done.fetched.error.detail,
+                                         done.fetched.reason};
+            note_silo(silo, done.fetched.is_of_file ? RequestOutcome{} : outcome, now);
             parts_.cache.fail(line);
             end(line, outcome);
             break;
@@ -162,7 +179,7 @@ void Fills::done(const FillDone& done, TimePoint now) {
     begin_waiting();
 }
 
-void Fills::end(std::uint64_t line, const Outcome& outcome) {
+void Fills::end(std::uint64_t line, const RequestOutcome& outcome) {
     const auto found = fills_.find(line);
     const Fill fill = std::move(found->second);
     fills_.erase(found);
@@ -177,6 +194,16 @@ void Fills::gone(std::uint64_t file) {
     }
     for (const auto line : unbegun)
         end(line, {Errc::kChanged, 0, "another version is there by now"});
+}
+
+Duration Fills::waiting(TimePoint now) const {
+    Duration sum{0};
+    for (const auto& [line, fill] : fills_) {
+        for (const Waiter& waiter : fill.waiters) {
+            if (waiter.is_reader) sum += now - (waiter.deadline - parts_.silo_timeout);
+        }
+    }
+    return sum;
 }
 
 void Fills::begin_waiting() {
@@ -202,13 +229,14 @@ void Fills::begin_waiting() {
 void Fills::tick(TimePoint now) {
     parts_.cache.sweep();
     if (!for_room_.empty()) begin_waiting();
-    std::vector<std::pair<Answer, Outcome>> late;
+    std::vector<std::pair<Answer, RequestOutcome>> late;
     std::vector<std::uint64_t> unwanted;
     for (auto& [line, fill] : fills_) {
         const std::string at = parts_.specs[fill.silo].at;
-        const Outcome outcome =
-            fill.is_begun ? Outcome{Errc::kTimeout, 0, at + ": the silo has not answered in time"}
-                          : Outcome{Errc::kNoMemory, 0, "the cache is full of what readers hold"};
+        const RequestOutcome outcome =
+            fill.is_begun
+                ? RequestOutcome{Errc::kTimeout, 0, at + ": the silo has not answered in time"}
+                : RequestOutcome{Errc::kNoMemory, 0, "the cache is full of what readers hold"};
         auto& waiters = fill.waiters;
         const std::size_t before = late.size();
         for (const Waiter& waiter : waiters) {

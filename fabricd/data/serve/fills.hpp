@@ -17,23 +17,27 @@
 namespace fabricd {
 
 /// How a request ends: kOk, or a code with a text for people.
-struct Outcome {
+struct RequestOutcome {
     fabricshm::Errc code = fabricshm::Errc::kOk;
     std::int32_t detail = 0;
     std::string text;
 };
-using Answer = std::function<void(const Outcome&)>;
+using Answer = std::function<void(const RequestOutcome&)>;
 
-Outcome outcome_of(const Error& error);
+RequestOutcome outcome_of(const Error& error);
+/// Never of a file that is not there: a root that is gone is a silo that does not answer, as a disk
+/// that is not mounted.
+RequestOutcome outcome_of(const SiloAway& away);
 
 /// What was measured of a silo.
 struct SiloMeter {
     std::uint64_t fetches = 0;
     std::uint64_t failures = 0;
     Bytes bytes = 0;
-    double latency_s = 0;       // of one chunk, smoothed
-    double bytes_per_s = 0;     // while something was under way, smoothed
-    TimePoint failing_since{};  // kNoWait: the last one was answered
+    double latency_s = 0;        // of one chunk, smoothed
+    double least_latency_s = 0;  // of late: with little else under way
+    double bytes_per_s = 0;      // while something was under way, smoothed
+    TimePoint failing_since{};   // kNoWait: the last one was answered
     std::string last_failure;
 };
 
@@ -64,13 +68,18 @@ class Fills {
 
     bool is_under_way(std::uint64_t line) const { return fills_.count(line) != 0; }
     std::size_t size() const noexcept { return fills_.size(); }
+    /// How long the readers have waited that wait now, all of them together.
+    Duration waiting(TimePoint now) const;
     const SiloMeter& meter(std::uint32_t silo) const { return meters_[silo]; }
-    void note_silo(std::uint32_t silo, const Outcome& outcome, TimePoint now);
+    void note_silo(std::uint32_t silo, const RequestOutcome& outcome, TimePoint now);
+    /// It has answered, but about `count` files what can't be right.
+    void note_wrong(std::uint32_t silo, std::size_t count, const std::string& text);
 
   private:
     struct Waiter {
         Answer answer;
         TimePoint deadline;
+        bool is_reader = false;
     };
     struct Fill {
         std::uint64_t file = 0;
@@ -91,7 +100,7 @@ class Fills {
 
     bool begin(std::uint64_t line, Fill& fill, const KnownFile& file);
     void begin_waiting();
-    void end(std::uint64_t line, const Outcome& outcome);
+    void end(std::uint64_t line, const RequestOutcome& outcome);
     void measure(std::uint32_t silo, const FillDone& done, TimePoint now);
 
     Parts parts_;

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <set>
-#include <unordered_set>
 
 #include "libfabricshm/base/reason.hpp"
-#include "libfabricshm/os/sealed_file.hpp"
 #include "libfabricshm/shm/data_listing.hpp"
 
 namespace fabricd {
@@ -20,7 +18,7 @@ namespace {
 
 constexpr std::size_t kRecent = 64;
 
-Outcome no_such(const std::string& path) {
+RequestOutcome no_such(const std::string& path) {
     return {Errc::kNotFound, 0, printable(path) + " is not there"};
 }
 
@@ -32,6 +30,19 @@ std::string normal(const std::string& path) {
     }
     if (text.size() > 1 && text.back() == '/') text.pop_back();
     return text;
+}
+
+std::string wrong_text(const SiloSpec& spec, const ListDone& done) {
+    return spec.at + ": " + std::to_string(done.wrong) +
+           " left out for a wrong answer, the first " + done.first_wrong;
+}
+
+// What a silo's answer says of the silo.
+RequestOutcome word_of_silo(const ListDone& done, bool is_root) {
+    if (done.away) return outcome_of(*done.away);
+    // A root that is gone is a silo that does not answer: a disk that is not mounted.
+    if (is_root) return outcome_of(SiloAway{done.error, done.reason});
+    return {done.error.code, done.error.detail, done.reason};
 }
 
 }  // namespace
@@ -49,7 +60,8 @@ Listings::Listings(Parts parts)
     : parts_(std::move(parts)),
       // Of all services that were ever at this arena no two have one id for two listings.
       last_id_(
-          static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch() / 1us)) {}
+          static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch() / 1us)),
+      maker_({parts_.files, parts_.generation, parts_.post}) {}
 
 std::optional<Listings::Place> Listings::place_of(const std::string& path) const {
     const std::string wanted = normal(path);
@@ -93,10 +105,8 @@ Result<std::shared_ptr<Listing>> Listings::list_above(const std::string& path, T
     auto listing = std::make_shared<Listing>();
     listing->id = ++last_id_;
     listing->is_virtual = true;
-    listing->files.assign(listed.size(), 0);
     listing->made = now;
-    const auto bytes = build_listing({parts_.generation, listing->id, 0}, listed);
-    FABRIC_TRY(listing->descriptor, fabricshm::make_sealed_file("fabric-listing", bytes));
+    FABRIC_TRY_VOID(seal_listing(*listing, parts_.generation, std::move(listed)));
     return listing;
 }
 
@@ -120,61 +130,12 @@ void Listings::list(const std::string& path, bool is_recursive, bool is_new, Lis
     const bool is_fresh = entry.last && !entry.is_expired && !is_new &&
                           now - entry.last->made < refresh_of(place->silo);
     if (is_fresh) return answer({}, entry.last);
-    entry.waiting.push_back({std::move(answer), now + parts_.silo_timeout});
+    entry.waiting.push_back({std::move(answer), now + parts_.silo_timeout, is_new});
     if (entry.is_asked) return;
     entry.is_asked = true;
     parts_.silos[place->silo]->list(place->path, is_recursive, [this, key](ListDone done) {
         parts_.post([this, key, done = std::move(done)]() mutable { took(key, std::move(done)); });
     });
-}
-
-Result<std::shared_ptr<Listing>> Listings::make(const Key& key, const ListDone& done,
-                                                TimePoint now) {
-    const std::size_t prefix = key.path.empty() ? 0 : key.path.size() + 1;
-    auto listing = std::make_shared<Listing>();
-    std::vector<ListedFile> listed;
-    listed.reserve(done.entries.size());
-    for (const ListedPath& entry : done.entries) {
-        ListedFile one;
-        one.name = entry.path.substr(prefix);
-        one.is_folder = entry.is_folder;
-        if (!entry.is_folder) {
-            FABRIC_TRY(const KnownFile* file,
-                       parts_.files.see(key.silo, entry.path, entry.facts, now));
-            one.bytes = file->facts.bytes;
-            one.first_line = file->first_line;
-            one.version = file->facts.version.words;
-            one.file = file->id;
-            one.mtime_ns = parts_.files.mtime_of(*file);
-        }
-        listed.push_back(std::move(one));
-    }
-    parts_.files.flush();
-    std::sort(listed.begin(), listed.end(),
-              [](const auto& one, const auto& other) { return one.name < other.name; });
-    // A silo whose pages overlap, since it changed between them, names a file twice.
-    listed.erase(
-        std::unique(listed.begin(), listed.end(),
-                    [](const auto& one, const auto& other) { return one.name == other.name; }),
-        listed.end());
-    for (const ListedFile& one : listed) listing->files.push_back(one.file);
-    listing->id = ++last_id_;
-    listing->silo = key.silo;
-    listing->left_out = done.left_out;
-    listing->first_left_out = done.first_left_out;
-    listing->made = now;
-    const std::uint64_t flags = key.is_recursive ? fabricshm::kListingRecursive : 0;
-    const auto bytes = build_listing({parts_.generation, listing->id, flags}, listed);
-    FABRIC_TRY(listing->descriptor, fabricshm::make_sealed_file("fabric-listing", bytes));
-    return listing;
-}
-
-// What the silo no longer names is no more.
-void Listings::forget_missing(const Listing& before, const Listing& after) {
-    const std::unordered_set<std::uint64_t> there(after.files.begin(), after.files.end());
-    for (const auto id : before.files) {
-        if (id != 0 && there.count(id) == 0) parts_.files.forget(id);
-    }
 }
 
 // What was written and is not in the silo yet, as if it were.
@@ -183,6 +144,7 @@ void Listings::add_unwritten(const Key& key, ListDone& done) const {
     std::map<std::string, ListedPath> more;
     const std::string prefix = key.path.empty() ? "" : key.path + "/";
     for (const auto& [path, facts] : unwritten(key.silo)) {
+        if (path == key.path) more[path] = {path, false, facts};
         if (!path.starts_with(prefix)) continue;
         const std::size_t slash = path.find('/', prefix.size());
         const bool is_deeper = slash != path.npos && !key.is_recursive;
@@ -200,37 +162,68 @@ void Listings::add_unwritten(const Key& key, ListDone& done) const {
 void Listings::took(const Key& key, ListDone done) {
     const TimePoint now = Clock::now();
     add_unwritten(key, done);
+    // Nothing right in it: no listing, and above all not an empty one.
+    if (done.error.code == Errc::kOk && done.entries.empty() && done.wrong != 0) {
+        done.error = {Errc::kCorrupt, 0, "list folder"};
+        done.reason = wrong_text(parts_.specs[key.silo], done) + ", and nothing else is there";
+    }
+    const RequestOutcome word = word_of_silo(done, key.path.empty());
+    parts_.fills.note_silo(key.silo, word, now);
+    if (done.error.code == Errc::kOk && done.wrong != 0) {
+        parts_.fills.note_wrong(key.silo, done.wrong, wrong_text(parts_.specs[key.silo], done));
+    }
+    if (done.error.code != Errc::kOk) return failed(key, word);
+    Entry& entry = entries_[key];
+    entry.is_made = true;
+    auto listing = std::make_shared<Listing>();
+    listing->id = ++last_id_;
+    listing->silo = key.silo;
+    listing->path = key.path;
+    listing->is_recursive = key.is_recursive;
+    listing->left_out = done.left_out;
+    listing->first_left_out = done.first_left_out;
+    listing->made = now;
+    maker_.make(std::move(listing), std::move(done.entries), entry.last,
+                [this, key, word](const RequestOutcome& made, const std::shared_ptr<Listing>& one) {
+                    finish(key, word, made, one);
+                });
+}
+
+// A reader gets what was known, where there is something; a request for the silo's own word gets
+// its error.
+void Listings::answer_all(const std::vector<Waiter<ListAnswer>>& waiting,
+                          const RequestOutcome& word, const RequestOutcome& outcome,
+                          const std::shared_ptr<const Listing>& listing) {
+    for (const auto& waiter : waiting) {
+        const bool lacks_word = waiter.is_new && word.code != Errc::kOk;
+        lacks_word ? waiter.answer(word, nullptr) : waiter.answer(outcome, listing);
+    }
+}
+
+void Listings::failed(const Key& key, const RequestOutcome& word) {
     Entry& entry = entries_[key];
     entry.is_asked = false;
     const auto waiting = std::exchange(entry.waiting, {});
-    const auto answer_all = [&](const Outcome& outcome,
-                                const std::shared_ptr<const Listing>& listing) {
-        for (const auto& waiter : waiting) waiter.answer(outcome, listing);
-    };
-    Outcome outcome{done.error.code, done.error.detail, done.reason};
-    // A root that is gone is a silo that does not answer: a disk that is not mounted.
-    const bool has_no_root = outcome.code == Errc::kNotFound && key.path.empty();
-    if (has_no_root) outcome.code = Errc::kSystem;
-    parts_.fills.note_silo(key.silo, outcome, now);
-    if (outcome.code != Errc::kOk) {
-        const bool is_gone = outcome.code == Errc::kNotFound;
-        const auto last = entry.last;
-        if (is_gone && last) {
-            forget_missing(*last, Listing{});
-            entry.last = nullptr;
-        }
-        if (!is_gone && last) return answer_all({}, last);
-        if (!entry.last) entries_.erase(key);  // `entry` is no more
-        return answer_all(outcome, nullptr);
+    if (word.code == Errc::kNotFound && entry.last) {
+        maker_.forget(*entry.last);
+        entry.last = nullptr;
     }
-    const auto made = make(key, done, now);
-    if (!made.ok()) return answer_all(outcome_of(made.error()), nullptr);
-    if (entry.last) forget_missing(*entry.last, **made);
-    entry.last = *made;
+    if (const auto last = entry.last) return answer_all(waiting, word, {}, last);
+    entries_.erase(key);  // `entry` is no more
+    answer_all(waiting, word, word, nullptr);
+}
+
+void Listings::finish(const Key& key, const RequestOutcome& word, const RequestOutcome& made,
+                      const std::shared_ptr<Listing>& listing) {
+    Entry& entry = entries_[key];
+    entry.is_asked = entry.is_made = false;
+    const auto waiting = std::exchange(entry.waiting, {});
+    if (made.code != Errc::kOk) return answer_all(waiting, word, made, nullptr);
+    entry.last = listing;
     entry.is_expired = entry.is_late;
     entry.is_late = false;
-    remember(*made);
-    answer_all({}, *made);
+    remember(listing);
+    answer_all(waiting, word, {}, listing);
 }
 
 void Listings::remember(const std::shared_ptr<const Listing>& listing) {
@@ -253,20 +246,20 @@ void Listings::expire(std::uint32_t silo) {
     }
 }
 
-void Listings::stat(const std::string& path, StatAnswer answer, TimePoint now) {
+void Listings::stat(const std::string& path, bool is_new, StatAnswer answer, TimePoint now) {
     const auto place = place_of(path);
     if (!place || place->path.empty()) {
         const bool is_there = place || is_above_silos(path);
-        return answer(is_there ? Outcome{} : no_such(path), {true, 0});
+        return answer(is_there ? RequestOutcome{} : no_such(path), {true, 0});
     }
     const KnownFile* known = parts_.files.find(place->silo, place->path);
-    if (known != nullptr && now - known->seen < refresh_of(place->silo)) {
+    if (known != nullptr && !is_new && now - known->seen < refresh_of(place->silo)) {
         return answer({}, {false, known->id});
     }
     const LookKey key{place->silo, place->path};
-    const auto [look, is_new] = looks_.try_emplace(key);
-    look->second.waiting.push_back({std::move(answer), now + parts_.silo_timeout});
-    if (!is_new) return;
+    const auto [look, is_first] = looks_.try_emplace(key);
+    look->second.waiting.push_back({std::move(answer), now + parts_.silo_timeout, is_new});
+    if (!is_first) return;
     look->second.before = known != nullptr ? known->id : 0;
     parts_.silos[place->silo]->look(place->path, [this, key](ListDone done) {
         parts_.post([this, key, done = std::move(done)] { took_look(key, done); });
@@ -287,12 +280,17 @@ void Listings::took_look(const LookKey& key, const ListDone& asked) {
     const auto found = looks_.find(key);
     const Look look = std::move(found->second);
     looks_.erase(found);
-    const auto answer_all = [&look](const Outcome& outcome, PathFacts facts) {
-        for (const auto& waiter : look.waiting) waiter.answer(outcome, facts);
-    };
     const auto& [silo, path] = key;
-    const Outcome outcome{done.error.code, done.error.detail, done.reason};
-    parts_.fills.note_silo(silo, outcome, now);
+    const RequestOutcome word = word_of_silo(done, false);
+    const RequestOutcome outcome{done.error.code, done.error.detail, done.reason};
+    parts_.fills.note_silo(silo, word, now);
+    const auto answer_all = [&](const RequestOutcome& answered, PathFacts facts) {
+        for (const auto& waiter : look.waiting) {
+            const bool is_late =
+                waiter.is_new && word.code != Errc::kOk && word.code != Errc::kNotFound;
+            is_late ? waiter.answer(word, {}) : waiter.answer(answered, facts);
+        }
+    };
     if (outcome.code == Errc::kOk) {
         const auto file = parts_.files.see(silo, path, done.entries[0].facts, now);
         parts_.files.flush();
@@ -305,16 +303,24 @@ void Listings::took_look(const LookKey& key, const ListDone& asked) {
         return is_here ? answer_all({}, {false, look.before}) : answer_all(outcome, {});
     }
     if (is_here) parts_.files.forget(look.before);
-    // No file; a folder perhaps.
+    // No file when the silo looked; a folder perhaps, or a file that came after that.
     list(
         parts_.specs[silo].at + "/" + path, false, false,
-        [waiting = look.waiting](const Outcome& listed, const std::shared_ptr<const Listing>&) {
-            for (const auto& waiter : waiting) waiter.answer(listed, {true, 0});
+        [this, path, waiting = look.waiting](const RequestOutcome& listed,
+                                             const std::shared_ptr<const Listing>& listing) {
+            const bool is_file = listing && listing->is_file;
+            const std::uint64_t file = is_file ? listing->files[0] : 0;
+            // An older listing of a file that has gone.
+            const bool is_gone = is_file && parts_.files.find(file) == nullptr;
+            for (const auto& waiter : waiting) {
+                is_gone ? waiter.answer(no_such(path), {})
+                        : waiter.answer(listed, {!is_file, file});
+            }
         },
         now);
 }
 
-Outcome Listings::late_outcome(std::uint32_t silo) const {
+RequestOutcome Listings::late_outcome(std::uint32_t silo) const {
     return {Errc::kTimeout, 0, parts_.specs[silo].at + ": the silo has not answered in time"};
 }
 
@@ -322,24 +328,31 @@ void Listings::tick(TimePoint now) {
     std::vector<std::function<void()>> late;
     const auto take_late = [now](auto& waiting, const auto& take) {
         for (const auto& waiter : waiting) {
-            if (waiter.deadline <= now) take(waiter.answer);
+            if (waiter.deadline <= now) take(waiter);
         }
         std::erase_if(waiting, [now](const auto& waiter) { return waiter.deadline <= now; });
     };
     for (auto& [key, entry] : entries_) {
-        const Outcome outcome = late_outcome(key.silo);
-        take_late(entry.waiting, [&, last = entry.last](const ListAnswer& answer) {
+        if (entry.is_made) continue;
+        const RequestOutcome outcome = late_outcome(key.silo);
+        take_late(entry.waiting, [&, last = entry.last](const Waiter<ListAnswer>& waiter) {
             parts_.fills.note_silo(key.silo, outcome, now);
-            late.push_back([=] { last ? answer({}, last) : answer(outcome, nullptr); });
+            const bool has_last = last && !waiter.is_new;
+            late.push_back([=, answer = waiter.answer] {
+                has_last ? answer({}, last) : answer(outcome, nullptr);
+            });
         });
     }
     for (auto& [key, look] : looks_) {
-        const Outcome outcome = late_outcome(key.first);
+        const RequestOutcome outcome = late_outcome(key.first);
         const bool is_here = look.before != 0 && parts_.files.find(look.before) != nullptr;
         const PathFacts facts{false, look.before};
-        take_late(look.waiting, [&](const StatAnswer& answer) {
+        take_late(look.waiting, [&](const Waiter<StatAnswer>& waiter) {
             parts_.fills.note_silo(key.first, outcome, now);
-            late.push_back([=] { is_here ? answer({}, facts) : answer(outcome, {}); });
+            const bool has_last = is_here && !waiter.is_new;
+            late.push_back([=, answer = waiter.answer] {
+                has_last ? answer({}, facts) : answer(outcome, {});
+            });
         });
     }
     for (const auto& answer : late) answer();

@@ -11,22 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "fabricd/data/serve/fills.hpp"
-#include "libfabricshm/os/fd.hpp"
+#include "fabricd/data/serve/listing_maker.hpp"
 
 namespace fabricd {
-
-/// One listing, of one moment.
-struct Listing {
-    std::uint64_t id = 0;
-    std::uint32_t silo = 0;
-    bool is_virtual = false;           // of folders above the silos
-    std::vector<std::uint64_t> files;  // ids, as the entries; 0: a folder
-    std::size_t left_out = 0;
-    std::string first_left_out;
-    fabricshm::Fd descriptor;
-    TimePoint made{};
-};
 
 /// What one path is.
 struct PathFacts {
@@ -51,14 +38,19 @@ class Listings {
     using Unwritten = std::map<std::string, FileFacts>;
     explicit Listings(Parts parts);
 
-    using ListAnswer = std::function<void(const Outcome&, std::shared_ptr<const Listing>)>;
-    using StatAnswer = std::function<void(const Outcome&, PathFacts)>;
+    using ListAnswer = std::function<void(const RequestOutcome&, std::shared_ptr<const Listing>)>;
+    using StatAnswer = std::function<void(const RequestOutcome&, PathFacts)>;
 
-    /// A path of the namespace: "/", "/images/train". `is_new`: as the silo has it now.
+    /// A path of the namespace: "/", "/images/train"; of a file its own listing of one entry.
+    /// `is_new`: as the silo has it now; where it does not answer that is the answer, also if there
+    /// is a listing of before.
     void list(const std::string& path, bool is_recursive, bool is_new, ListAnswer answer,
               TimePoint now);
-    void stat(const std::string& path, StatAnswer answer, TimePoint now);
+    void stat(const std::string& path, bool is_new, StatAnswer answer, TimePoint now);
 
+    /// A slice of making listings: call in each turn while there is one to make.
+    void make_some() { maker_.tick(); }
+    bool is_making() const noexcept { return !maker_.is_idle(); }
     /// Deadlines. Call some times in a second.
     void tick(TimePoint now);
 
@@ -88,12 +80,14 @@ class Listings {
     struct Waiter {
         Call answer;
         TimePoint deadline;
+        bool is_new;  // it wants the silo's own word
     };
     struct Entry {
         std::shared_ptr<const Listing> last;
         bool is_expired = false;
         bool is_asked = false;  // the silo lists it now
-        bool is_late = false;   // ... and it has expired since
+        bool is_made = false;   // ... and has answered: what is left is this service's work
+        bool is_late = false;   // it has expired since it was asked
         std::vector<Waiter<ListAnswer>> waiting;
     };
     struct Look {
@@ -108,9 +102,13 @@ class Listings {
     void took(const Key& key, ListDone done);
     void add_unwritten(const Key& key, ListDone& done) const;
     void took_look(const LookKey& key, const ListDone& done);
-    Outcome late_outcome(std::uint32_t silo) const;
-    Result<std::shared_ptr<Listing>> make(const Key& key, const ListDone& done, TimePoint now);
-    void forget_missing(const Listing& before, const Listing& after);
+    RequestOutcome late_outcome(std::uint32_t silo) const;
+    void failed(const Key& key, const RequestOutcome& word);
+    void finish(const Key& key, const RequestOutcome& word, const RequestOutcome& made,
+                const std::shared_ptr<Listing>& listing);
+    static void answer_all(const std::vector<Waiter<ListAnswer>>& waiting,
+                           const RequestOutcome& word, const RequestOutcome& outcome,
+                           const std::shared_ptr<const Listing>& listing);
     void remember(const std::shared_ptr<const Listing>& listing);
 
     Parts parts_;
@@ -118,6 +116,7 @@ class Listings {
     std::map<LookKey, Look> looks_;                     // that silos do now
     std::list<std::shared_ptr<const Listing>> recent_;  // the newest last
     std::uint64_t last_id_;
+    ListingMaker maker_;
 };
 
 /// How long names and versions of a silo count, where its spec says nothing.

@@ -21,7 +21,7 @@ using fabricshm::Fd;
 namespace {
 
 constexpr std::uint64_t kMagic = 0x31534d4e44424146;  // "FABDNMS1"
-constexpr Bytes kMostBytes = Bytes{4} << 30;
+constexpr Bytes kMaxNamesBytes = Bytes{4} << 30;
 
 struct Head {
     std::uint64_t magic;
@@ -81,7 +81,7 @@ bool take_record(std::string_view& text, std::map<std::uint64_t, NamedFile>& fil
 std::string read_all(const Fd& file) {
     struct stat status {};
     if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
-        static_cast<Bytes>(status.st_size) > kMostBytes) {
+        static_cast<Bytes>(status.st_size) > kMaxNamesBytes) {
         return "";
     }
     std::string text(static_cast<std::size_t>(status.st_size), '\0');

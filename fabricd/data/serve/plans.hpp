@@ -36,6 +36,13 @@ struct PlanView {
     bool is_stall_free = true;  // with all plans of its silo
 };
 
+/// What another service needs to go on with a plan.
+struct PlanState {
+    fabricshm::proto::DataPlanRequest request{};  // with the place that it is at
+    std::shared_ptr<const Listing> listing;
+    std::set<std::uint64_t> connections;
+};
+
 /// The control thread's. All samples of a listing share one budget, over epochs and jobs.
 class Plans {
   public:
@@ -49,9 +56,9 @@ class Plans {
 
     /// A rank's epoch; the ranks of one epoch share its plan. kInvalid: more samples than the
     /// listing has.
-    Outcome announce(const fabricshm::proto::DataPlanRequest& request,
-                     std::shared_ptr<const Listing> listing, std::uint64_t connection,
-                     TimePoint now);
+    RequestOutcome announce(const fabricshm::proto::DataPlanRequest& request,
+                            std::shared_ptr<const Listing> listing, std::uint64_t connection,
+                            TimePoint now);
     /// Its process is gone; with the last of its ranks a plan ends.
     void end_connection(std::uint64_t connection);
 
@@ -67,6 +74,10 @@ class Plans {
 
     bool is_idle() const noexcept { return plans_.empty(); }
     std::vector<PlanView> views() const;
+    std::vector<PlanState> states() const;
+
+    /// The cache has more memory, or less: what is kept follows.
+    void resized() { share_room(); }
 
   private:
     // The samples of one listing.
@@ -75,6 +86,10 @@ class Plans {
         std::unordered_map<std::uint64_t, std::uint32_t> samples;  // by file
         KeptSamples kept{0};
         Bytes bytes = 0;
+        Bytes room = 0;  // that all of it would take in memory
+        std::uint64_t chunks = 0;
+        Bytes largest_chunk = 0;
+        Bytes aside = 0;  // for what passes and has no kept sample's place
     };
     struct Plan {
         std::shared_ptr<Set> set;
@@ -82,8 +97,8 @@ class Plans {
         // Of DistributedSampler each rank has a plan; FabricSampler gives any rank any sample, and
         // all ranks have one.
         std::uint32_t kind = 0, flags = 0, rank = 0, world = 0;
-        std::vector<bool> has_sample;
-        std::size_t samples = 0;  // that are read in all
+        std::vector<bool> is_unread;  // by sample; false: or another rank's
+        std::size_t samples = 0;      // that are read in all
         Prefetcher prefetcher;
         std::set<std::uint64_t> connections;
         std::size_t read = 0;
@@ -97,13 +112,24 @@ class Plans {
     static std::shared_ptr<Plan> make_plan(const fabricshm::proto::DataPlanRequest& request,
                                            std::size_t samples);
     std::shared_ptr<Set> set_of(const std::shared_ptr<const Listing>& listing);
-    Bytes sample_bytes(const Set& set) const;
+    Bytes sample_room(const Set& set) const;
+    PrefetchRates rates_of(const Plan& plan) const;
     Bytes ahead_of(const Plan& plan) const;
+    Bytes aside_of(const Set& set) const;
+    bool has_sizes(const Set& set) const;
+    Bytes holes_of(const Set& set) const;
+    PassingRoom passing_room(const Plan& plan) const;
     void share_room();
+    bool is_needed(const Set& set, std::uint32_t sample) const;
+    void need_unread(const Plan& plan);
+    void spare_unread(const Plan& plan);
+    void finish(Plan& plan, std::uint32_t sample);
     const KnownFile* file_of(const Set& set, std::uint32_t sample) const;
     bool is_in_memory(const KnownFile& file) const;
     void set_kind(const KnownFile& file, ChunkKind kind);
     bool is_kept(Set& set, std::uint32_t sample);
+    bool exchange(Set& set, std::uint32_t sample, Bytes room);
+    ChunkKind place(Plan& plan, std::uint32_t sample, Bytes room);
     bool fetch_next(const std::shared_ptr<Plan>& plan);
     void measure(Plan& plan, TimePoint now);
     void release(Set& set);

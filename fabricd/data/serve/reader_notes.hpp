@@ -46,6 +46,11 @@ class ReaderNotes {
 
     /// Of all readers that there were.
     ReaderTotals totals() const noexcept { return totals_; }
+    /// Of one that there is, since it came or the service began.
+    ReaderTotals of(std::uint64_t reader) const {
+        const auto found = seen_.find(reader);
+        return found == seen_.end() ? ReaderTotals{} : found->second.totals;
+    }
     std::size_t readers() const noexcept { return seen_.size(); }
 
   private:

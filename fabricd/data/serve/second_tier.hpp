@@ -8,6 +8,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fabricd/data/blocks/chunk_cache.hpp"
 #include "fabricd/data/data_spec.hpp"
@@ -47,9 +49,16 @@ class SecondTier : public ChunkTier {
         const SiloSpec& spec, std::span<std::byte> memory,
         std::function<Result<std::unique_ptr<Silo>>()> open) = 0;
     virtual bool has(const KnownFile& file, std::uint32_t chunk) const = 0;
+    /// Its bytes are wrong: they are not read again.
+    virtual void forget(const KnownFile& file) = 0;
     /// No plan is left.
     virtual void release_kept() = 0;
     virtual SecondTierView view() const = 0;
+
+    /// By name, as put_plan() had them in an earlier service. Once.
+    virtual std::vector<std::pair<std::string, std::string>> take_plans() = 0;
+    /// "": it is over. Never waits; what is not written for want of room is older after a restart.
+    virtual void put_plan(const std::string& name, const std::string& plan) = 0;
 };
 
 }  // namespace fabricd

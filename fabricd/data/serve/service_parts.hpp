@@ -22,6 +22,12 @@ struct PinHolder {
     std::size_t pins = 0;
 };
 
+/// A process that reads, and its number in ReaderNotes.
+struct ReaderProcess {
+    std::uint64_t reader = 0;
+    int pid = 0;
+};
+
 /// Borrowed; the control thread's.
 struct ServiceParts {
     const DataSpec& spec;
@@ -35,8 +41,9 @@ struct ServiceParts {
     /// Reads into memory of its own, behind all that readers wait for; see Checks.
     std::function<void(const Fetch&, std::uint32_t silo, std::function<void(FillDone)>)> read_silo;
     std::function<std::vector<PinHolder>(std::uint64_t line)> holders;
+    std::function<std::vector<ReaderProcess>()> processes;
     std::string arena_name;
-    const SecondTier* tier;       // nullptr: none
+    SecondTier* tier;             // nullptr: none
     WriteDesk* writes = nullptr;  // where files are written
 };
 

@@ -20,7 +20,7 @@ constexpr std::size_t kPage = 1000;
 // While something is under way the silo alone can wait for it; so often the thread looks for more.
 constexpr Duration kLook = 2ms;
 // A tree that leads back to itself would have no end.
-constexpr std::size_t kMostListed = 50'000'000;
+constexpr std::size_t kMaxListed = 50'000'000;
 
 ListDone failed_list(const Error& error) {
     ListDone done;
@@ -41,7 +41,10 @@ Result<std::unique_ptr<SiloWorker>> SiloWorker::start(const SiloSpec& spec, Opti
 
 SiloWorker::SiloWorker(std::unique_ptr<Silo> fetching, std::unique_ptr<Silo> listing,
                        Options options)
-    : options_(std::move(options)), fetching_(std::move(fetching)), listing_(std::move(listing)) {
+    : options_(std::move(options)),
+      fetching_(std::move(fetching)),
+      listing_(std::move(listing)),
+      away_at_start_(listing_->away()) {
     fetcher_ = std::thread([this] { run_fetches(); });
     lister_ = std::thread([this] { run_lists(); });
 }
@@ -150,6 +153,27 @@ void SiloWorker::run_fetches() {
 // --- listing ---
 
 ListDone SiloWorker::list_all(const std::string& folder, bool is_recursive) {
+    ListDone done = list_folder(folder, is_recursive);
+    const bool is_there = done.error.code == Errc::kOk;
+    const bool is_perhaps_file =
+        !folder.empty() && (done.error.code == Errc::kNotFound || listing_->away());
+    if (!is_there && is_perhaps_file) {
+        ListDone file = look_at(folder);
+        if (file.error.code == Errc::kOk) return file;
+    }
+    done.away = listing_->away();
+    return done;
+}
+
+ListDone SiloWorker::look_at(const std::string& path) {
+    const auto facts = listing_->look(path, Clock::now() + options_.silo_timeout);
+    ListDone done = facts.ok() ? ListDone{} : failed_list(facts.error());
+    if (facts.ok()) done.entries.push_back({path, false, *facts});
+    done.away = listing_->away();
+    return done;
+}
+
+ListDone SiloWorker::list_folder(const std::string& folder, bool is_recursive) {
     ListDone done;
     std::deque<std::string> folders{folder};
     while (!folders.empty()) {
@@ -175,6 +199,8 @@ ListDone SiloWorker::list_all(const std::string& folder, bool is_recursive) {
                 done.first_left_out = page->first_left_out;
             }
             done.left_out += page->left_out;
+            if (page->wrong != 0 && done.wrong == 0) done.first_wrong = page->first_wrong;
+            done.wrong += page->wrong;
             {
                 const std::lock_guard lock(mutex_);
                 if (ends_) return failed_list({Errc::kClosed, 0, "list"});
@@ -182,7 +208,7 @@ ListDone SiloWorker::list_all(const std::string& folder, bool is_recursive) {
             if (page->is_last || page->entries.empty()) break;
             after = page->entries.back().name;
         }
-        if (done.entries.size() > kMostListed) {
+        if (done.entries.size() > kMaxListed) {
             return failed_list(fabricshm::explain({Errc::kNoMemory, 0, "list"},
                                                   "more than 50 million files below it"));
         }
@@ -204,13 +230,7 @@ void SiloWorker::list(const std::string& folder, bool is_recursive,
 void SiloWorker::look(const std::string& path, std::function<void(ListDone)> done) {
     {
         const std::lock_guard lock(mutex_);
-        lists_.push_back([this, path, done = std::move(done)] {
-            const auto facts = listing_->look(path, Clock::now() + options_.silo_timeout);
-            if (!facts.ok()) return done(failed_list(facts.error()));
-            ListDone found;
-            found.entries.push_back({path, false, *facts});
-            done(std::move(found));
-        });
+        lists_.push_back([this, path, done = std::move(done)] { done(look_at(path)); });
     }
     has_list_.notify_one();
 }

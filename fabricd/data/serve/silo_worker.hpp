@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -50,6 +51,9 @@ struct ListDone {
     std::vector<ListedPath> entries;
     std::size_t left_out = 0;
     std::string first_left_out;
+    std::size_t wrong = 0;  // of these: the silo's answer about it can't be right
+    std::string first_wrong;
+    std::optional<SiloAway> away;  // the silo: this is what was known before
 };
 
 /// Any thread, but the constructor's and destructor's are one. Results are called on the worker's
@@ -79,7 +83,10 @@ class SiloWorker {
     /// A reader waits for it now. Nothing happens where it was begun.
     void promote(std::uint64_t tag);
 
-    /// All entries of `folder`, or all files below it.
+    /// When it was opened.
+    const std::optional<SiloAway>& away_at_start() const noexcept { return away_at_start_; }
+
+    /// All entries of `folder`, or all files below it; of a file itself that one.
     void list(const std::string& folder, bool is_recursive, std::function<void(ListDone)> done);
     /// One file; kNotFound: `path` is no file, perhaps a folder.
     void look(const std::string& path, std::function<void(ListDone)> done);
@@ -103,10 +110,13 @@ class SiloWorker {
     void end(const Fetched& fetched);
     void run_lists();
     ListDone list_all(const std::string& folder, bool is_recursive);
+    ListDone list_folder(const std::string& folder, bool is_recursive);
+    ListDone look_at(const std::string& path);
 
     const Options options_;
     std::unique_ptr<Silo> fetching_;  // of the thread of that name
     std::unique_ptr<Silo> listing_;
+    const std::optional<SiloAway> away_at_start_;
 
     mutable std::mutex mutex_;
     std::condition_variable has_fetch_, has_list_;

@@ -18,8 +18,8 @@ using fabricshm::kNoLine;
 
 namespace {
 
-constexpr std::size_t kInFlight = 32;
-constexpr Bytes kInFlightBytes = 64 * fabricshm::kMiB;
+constexpr std::size_t kWalkInFlight = 32;
+constexpr Bytes kWalkInFlightBytes = 64 * fabricshm::kMiB;
 constexpr Bytes kCheckedATick = 16 * fabricshm::kMiB;  // some 2 ms of CRC-32C
 constexpr std::size_t kWalksKept = 16;
 
@@ -100,12 +100,15 @@ void Walks::end_chunk(Walk& walk, Bytes bytes, const std::string& failure) {
 }
 
 bool Walks::load_next(const std::shared_ptr<Walk>& walk, TimePoint now) {
-    if (walk->in_flight >= kInFlight || walk->in_flight_bytes >= kInFlightBytes) return false;
+    if (walk->in_flight >= kWalkInFlight || walk->in_flight_bytes >= kWalkInFlightBytes)
+        return false;
     const KnownFile* file = next_file(*walk);
     if (file == nullptr) return false;
     const Bytes bytes = data_chunk_length(file->facts.bytes, walk->chunk);
     const std::uint64_t line = file->first_line + walk->chunk;
-    const bool is_here = parts_.cache.state(line) == DataLineState::kReady;
+    // What is on its way has its room.
+    const bool is_here =
+        parts_.cache.state(line) == DataLineState::kReady || parts_.fills.is_under_way(line);
     // It takes what is free, and nothing from others.
     const Bytes free = parts_.cache.capacity() - parts_.cache.used();
     if (!is_here && free < bytes + kDataChunkBytes) {
@@ -121,7 +124,7 @@ bool Walks::load_next(const std::shared_ptr<Walk>& walk, TimePoint now) {
     step_over(*walk, wanted);
     parts_.fills.want(
         *file, chunk, FetchPriority::kAhead, ChunkKind::kTried,
-        [this, walk, bytes, name](const Outcome& outcome) {
+        [this, walk, bytes, name](const RequestOutcome& outcome) {
             --walk->in_flight;
             walk->in_flight_bytes -= bytes;
             const bool is_good = outcome.code == Errc::kOk;
@@ -129,6 +132,17 @@ bool Walks::load_next(const std::shared_ptr<Walk>& walk, TimePoint now) {
         },
         now);
     return true;
+}
+
+// What its version names is not one content: none of its chunks is good.
+void Walks::drop_wrong(std::uint64_t id) {
+    const KnownFile* const file = parts_.files.find(id);
+    if (file == nullptr || parts_.spec.silos[file->silo].made != nullptr) return;
+    const std::uint32_t silo = file->silo;
+    if (parts_.tier != nullptr) parts_.tier->forget(*file);
+    parts_.files.forget(id);
+    parts_.files.flush();
+    parts_.listings.expire(silo);
 }
 
 // Against bytes of the silo in memory of this walk alone.
@@ -150,21 +164,24 @@ void Walks::compare_with_silo(const std::shared_ptr<Walk>& walk, const KnownFile
     const std::uint32_t checksum = parts_.cache.fields(line).checksum;
     const std::string name = printable(parts_.files.full_path(file));
     fetch.from_source = true;
-    parts_.read_silo(fetch, file.silo, [this, walk, memory, bytes, checksum, name](FillDone done) {
-        --walk->in_flight;
-        walk->in_flight_bytes -= bytes;
-        std::string failure;
-        if (done.fetched.outcome != FetchOutcome::kWhole) {
-            failure = name + ": " + done.fetched.reason;
-        } else if (done.checksum != checksum) {
-            failure = name + ": the silo has other bytes than memory";
-        }
-        end_chunk(*walk, bytes, failure);
-    });
+    parts_.read_silo(fetch, file.silo,
+                     [this, walk, memory, bytes, checksum, name, id = file.id](FillDone done) {
+                         --walk->in_flight;
+                         walk->in_flight_bytes -= bytes;
+                         std::string failure;
+                         if (done.fetched.outcome != FetchOutcome::kWhole) {
+                             failure = name + ": " + done.fetched.reason;
+                         } else if (done.checksum != checksum) {
+                             failure = name + ": the silo has other bytes than memory";
+                             drop_wrong(id);
+                         }
+                         end_chunk(*walk, bytes, failure);
+                     });
 }
 
 bool Walks::verify_next(const std::shared_ptr<Walk>& walk) {
-    if (walk->in_flight >= kInFlight || walk->in_flight_bytes >= kInFlightBytes) return false;
+    if (walk->in_flight >= kWalkInFlight || walk->in_flight_bytes >= kWalkInFlightBytes)
+        return false;
     const KnownFile* file = next_file(*walk);
     if (file == nullptr) return false;
     const std::uint64_t line = file->first_line + walk->chunk;
@@ -179,6 +196,7 @@ bool Walks::verify_next(const std::shared_ptr<Walk>& walk) {
     if (!is_right) {
         end_chunk(*walk, bytes.size(),
                   printable(parts_.files.full_path(*file)) + ": its bytes in memory are wrong");
+        if (parts_.spec.silos[file->silo].made == nullptr) parts_.cache.drop({line});
     } else if (walk->with_silo) {
         compare_with_silo(walk, *file);
     } else {

@@ -37,7 +37,9 @@ class Walks {
 
     /// Files of `files` into memory, below what readers and plans want, as long as there is room.
     std::uint64_t load(const std::string& path, const std::vector<std::uint64_t>& files);
-    /// Compares what is in memory with its checksums, and with the silo's bytes.
+    /// Compares what is in memory with its checksums, and with the silo's bytes. A file of which a
+    /// chunk is wrong is forgotten, and fetched again when it is listed again; not so what jobs
+    /// made here alone.
     std::uint64_t verify(const std::string& path, const std::vector<std::uint64_t>& files,
                          bool with_silo);
 
@@ -64,6 +66,7 @@ class Walks {
     void end_chunk(Walk& walk, Bytes bytes, const std::string& failure);
     bool load_next(const std::shared_ptr<Walk>& walk, TimePoint now);
     bool verify_next(const std::shared_ptr<Walk>& walk);
+    void drop_wrong(std::uint64_t id);
     void compare_with_silo(const std::shared_ptr<Walk>& walk, const KnownFile& file);
 
     ServiceParts& parts_;

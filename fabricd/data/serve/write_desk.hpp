@@ -19,7 +19,7 @@ class WriteDesk {
     WriteDesk(const WriteDesk&) = delete;
     WriteDesk& operator=(const WriteDesk&) = delete;
 
-    using Reply = std::function<void(const Outcome&, const std::string& payload)>;
+    using Reply = std::function<void(const RequestOutcome&, const std::string& payload)>;
     virtual void handle(DataRequest request, Reply reply) = 0;
     virtual void end_connection(std::uint64_t connection) = 0;
     virtual void tick(TimePoint now) = 0;

@@ -15,7 +15,7 @@ using fabricshm::Fd;
 
 namespace {
 
-constexpr std::size_t kMostText = 64 << 20;
+constexpr std::size_t kMaxLogText = 64 << 20;
 constexpr std::size_t kTokenDigits = 16;
 
 // Lines: "begin TOKEN AT PATH", "answered TOKEN", "end TOKEN"; at and path with %NN for what is no
@@ -83,7 +83,7 @@ std::string begin_line(const std::string& at, const WriteName& name) {
 std::string read_all(int file) {
     std::string text;
     char part[65536];
-    for (ssize_t got; text.size() < kMostText && (got = ::read(file, part, sizeof part)) > 0;) {
+    for (ssize_t got; text.size() < kMaxLogText && (got = ::read(file, part, sizeof part)) > 0;) {
         text.append(part, static_cast<std::size_t>(got));
     }
     return text;

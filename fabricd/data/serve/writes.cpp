@@ -1,20 +1,15 @@
 #include "fabricd/data/serve/writes.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <ctime>
 #include <utility>
 
+#include "fabricd/data/silo/memory_silo.hpp"
 #include "libfabricshm/base/check.hpp"
-#include "libfabricshm/base/crc32c.hpp"
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/random.hpp"
-#include "libfabricshm/shm/data_layout.hpp"
 #include "libfabricshm/shm/data_listing.hpp"
 
 namespace fabricd {
@@ -22,14 +17,12 @@ namespace fabricd {
 using namespace fabricshm::proto;
 using fabricshm::Clock;
 using fabricshm::Errc;
-using fabricshm::explain;
-using fabricshm::kDataChunkBytes;
 using fabricshm::kNoLine;
 
 namespace {
 
-constexpr std::size_t kMostOpen = 64;  // each may have most of a chunk that is not in the cache
-constexpr Bytes kMostAtOnce = 16 * fabricshm::kMiB;
+constexpr std::size_t kMaxOpen = 64;  // each may have most of a chunk that is not in the cache
+constexpr Bytes kMaxAtOnce = 16 * fabricshm::kMiB;
 constexpr std::size_t kShownLost = 10;
 // The first word of a version that no silo has given: web servers' begin with a small byte that is
 // not 0, and the first word of a folder's file is its size.
@@ -48,13 +41,8 @@ std::uint64_t random_token() {
     return filled.ok() ? token : static_cast<std::uint64_t>(fabricshm::monotonic_ns());
 }
 
-Outcome outcome_of_step(const Written& written) {
+RequestOutcome outcome_of_step(const Written& written) {
     return {written.error.code, written.error.detail, written.reason};
-}
-
-// Of memory alone: what else a descriptor may be could keep its reader waiting.
-bool is_memory_file(int fd) {
-    return fd >= 0 && ::fcntl(fd, F_GET_SEALS) >= 0;
 }
 
 }  // namespace
@@ -64,7 +52,8 @@ Writes::Writes(Options options, ServiceParts& parts, EventLoop& loop)
       parts_(parts),
       loop_(loop),
       workers_(parts.spec.silos.size()),
-      unwritten_(parts.spec.silos.size()) {}
+      unwritten_(parts.spec.silos.size()),
+      bytes_(parts.cache, parts.files) {}
 
 Result<std::unique_ptr<Writes>> Writes::start(Options options, ServiceParts& parts,
                                               EventLoop& loop) {
@@ -140,8 +129,8 @@ void Writes::handle(DataRequest request, Reply reply) {
 
 // --- requests ---
 
-Outcome Writes::why_not(const std::string& path, std::uint32_t silo,
-                        const std::string& inside) const {
+RequestOutcome Writes::why_not(const std::string& path, std::uint32_t silo,
+                               const std::string& inside) const {
     const SiloSpec& spec = parts_.spec.silos[silo];
     if (spec.from.starts_with("http")) {
         return {Errc::kUnsupported, 0, spec.at + ": files of a web server are read only"};
@@ -155,7 +144,7 @@ Outcome Writes::why_not(const std::string& path, std::uint32_t silo,
     }
     const auto open = std::count_if(writes_.begin(), writes_.end(),
                                     [](const auto& one) { return one.second.file == 0; });
-    if (static_cast<std::size_t>(open) >= kMostOpen) {
+    if (static_cast<std::size_t>(open) >= kMaxOpen) {
         return {Errc::kBusy, 0, "64 files are being written already"};
     }
     return {};
@@ -164,8 +153,12 @@ Outcome Writes::why_not(const std::string& path, std::uint32_t silo,
 void Writes::create(const DataRequest& request, const Reply& reply) {
     const std::string& path = request.message.payload;
     const auto place = parts_.listings.place_of(path);
+    if (path.empty()) return reply({Errc::kInvalid, 0, "a file to write needs a path"}, "");
     if (!place) return reply({Errc::kNotFound, 0, printable(path) + " lies in no silo"}, "");
-    const Outcome outcome = why_not(path, place->silo, place->path);
+    if (place->path.empty()) {
+        return reply({Errc::kInvalid, 0, printable(path) + " is a silo, and no file of it"}, "");
+    }
+    const RequestOutcome outcome = why_not(path, place->silo, place->path);
     if (outcome.code != Errc::kOk) return reply(outcome, "");
     const std::uint64_t id = ++last_;
     Write& write = writes_[id];
@@ -173,7 +166,7 @@ void Writes::create(const DataRequest& request, const Reply& reply) {
     write.silo = place->silo;
     write.name.path = place->path;
     write.is_back = parts_.spec.silos[place->silo].write == WritePolicy::kBack;
-    names_.insert({place->silo, place->path});
+    names_[{place->silo, place->path}] = id;
     write.waiting.push_back(reply);
     begin(id, write);
 }
@@ -181,7 +174,10 @@ void Writes::create(const DataRequest& request, const Reply& reply) {
 // Under a token of its own each time: what an attempt leaves is its own.
 void Writes::begin(std::uint64_t id, Write& write) {
     write.name.token = random_token();
-    const auto logged = log_.begin(parts_.spec.silos[write.silo].at, write.name);
+    const SiloSpec& spec = parts_.spec.silos[write.silo];
+    // Of what the cache alone has a crash leaves nothing.
+    write.is_logged = spec.made == nullptr;
+    const auto logged = write.is_logged ? log_.begin(spec.at, write.name) : Result<void>();
     if (!logged.ok()) {
         // The silo has not heard of it.
         answer(write, outcome_of(logged.error()));
@@ -214,20 +210,21 @@ void Writes::append(const DataRequest& request, const Reply& reply) {
     Write* const write = find(wanted->write, request.connection);
     if (write == nullptr) return reply({Errc::kNotFound, 0, "no such file is being written"}, "");
     if (write->failed.code != Errc::kOk) return reply(write->failed, "");
-    if (wanted->bytes > kMostAtOnce || !is_memory_file(request.descriptor.get())) {
+    if (wanted->bytes > kMaxAtOnce || !is_memory_file(request.descriptor.get())) {
         return reply({Errc::kInvalid, 0, "bytes come in a memory file, at most 16 MiB at once"},
                      "");
     }
     if (!write->waiting.empty()) {
         return reply({Errc::kBusy, 0, "the bytes before these are not taken yet"}, "");
     }
-    const auto taken = take_bytes(wanted->write, *write, request.descriptor.get(), wanted->bytes);
+    const auto taken = bytes_.take(write->content, request.descriptor.get(), wanted->bytes,
+                                   [&] { cut_chunk(wanted->write, *write); });
     if (!taken.ok()) {
         write->failed = outcome_of(taken.error());
         return reply(write->failed, "");
     }
     // The next come when there is room.
-    if (on_the_way_ > options_.on_the_way) {
+    if (bytes_.on_the_way() > options_.on_the_way) {
         write->waiting.push_back(reply);
         return;
     }
@@ -240,7 +237,8 @@ void Writes::commit(const DataRequest& request, const Reply& reply) {
     Write* const write = find(wanted->write, request.connection);
     if (write == nullptr) return reply({Errc::kNotFound, 0, "no such file is being written"}, "");
     write->is_asked_commit = true;
-    if (write->failed.code == Errc::kOk && !write->tail.empty()) cut_chunk(wanted->write, *write);
+    if (write->failed.code == Errc::kOk && !write->content.tail.empty())
+        cut_chunk(wanted->write, *write);
     write->waiting.push_back(reply);
     if (write->failed.code != Errc::kOk) return fail(wanted->write, *write, write->failed);
     if (write->is_back) return publish_back(wanted->write, *write);
@@ -273,83 +271,26 @@ void Writes::end_connection(std::uint64_t connection) {
 
 // --- bytes ---
 
-Result<void> Writes::take_bytes(std::uint64_t id, Write& write, int file, Bytes bytes) {
-    for (Bytes done = 0; done < bytes;) {
-        const Bytes at = write.tail.size();
-        const Bytes more = std::min(bytes - done, kDataChunkBytes - at);
-        write.tail.resize(at + more);
-        Bytes got = 0;
-        while (got < more) {
-            const ssize_t count = ::pread(file, write.tail.data() + at + got, more - got,
-                                          static_cast<off_t>(done + got));
-            if (count < 0 && errno == EINTR) continue;
-            if (count <= 0) {
-                return explain({Errc::kInvalid, 0, "write file"},
-                               "the memory file has fewer bytes than the request says");
-            }
-            got += static_cast<Bytes>(count);
-        }
-        done += more;
-        if (write.tail.size() == kDataChunkBytes) cut_chunk(id, write);
-    }
-    return {};
-}
-
 // What was collected becomes a chunk: in the cache, where it has room, and on its way to the silo.
 void Writes::cut_chunk(std::uint64_t id, Write& write) {
-    Chunk chunk;
-    chunk.line = kNoLine;
-    chunk.bytes = write.tail.size();
-    const auto bytes = static_cast<std::uint32_t>(chunk.bytes);
-    if (const auto line = parts_.cache.add_file(parts_.files.take_id(), chunk.bytes)) {
-        const auto room = parts_.cache.begin(*line, bytes, ChunkKind::kTried, true);
-        if (room) {
-            std::memcpy(room->into, write.tail.data(), chunk.bytes);
-            parts_.cache.finish(*line, fabricshm::crc32c(write.tail.data(), chunk.bytes));
-            chunk.line = *line;
-        } else {
-            parts_.cache.retire(*line, 1);
-        }
-    }
-    write.bytes += chunk.bytes;
-    on_the_way_ += chunk.bytes;
-    chunk.is_counted = true;
-    // Held memory is what readers can't have: a quarter of it at most.
-    chunk.is_held = chunk.line != kNoLine && on_the_way_ <= parts_.cache.capacity() / 4;
-    if (chunk.is_held) {
-        parts_.cache.hold(chunk.line);
-        write.tail.clear();
-    } else {
-        chunk.own = std::make_shared<const std::vector<std::byte>>(std::move(write.tail));
-        write.tail = {};
-        write.is_back = false;
-    }
-    write.chunks.push_back(std::move(chunk));
+    if (!bytes_.cut(write.content)) write.is_back = false;
     FAULT_POINT("data.write.cached");
     if (!write.is_back) send_chunks(id, write);
 }
 
 void Writes::send_chunks(std::uint64_t id, Write& write) {
     if (!write.is_begun || write.is_over) return;
-    for (; write.sent < write.chunks.size(); ++write.sent) {
-        const Chunk& chunk = write.chunks[write.sent];
-        const std::byte* const bytes =
-            chunk.own != nullptr ? chunk.own->data() : parts_.cache.bytes_of(chunk.line).data();
-        workers_[write.silo]->append(id, bytes, chunk.bytes, add_step(id, Kind::kAppend));
+    for (; write.sent < write.content.chunks.size(); ++write.sent) {
+        const auto bytes = bytes_.bytes_of(write.content.chunks[write.sent]);
+        workers_[write.silo]->append(id, bytes.data(), bytes.size(), add_step(id, Kind::kAppend));
     }
-}
-
-void Writes::let_go(Chunk& chunk) {
-    if (chunk.is_held) parts_.cache.let_go(chunk.line);
-    if (chunk.is_counted) on_the_way_ -= chunk.bytes;
-    chunk.is_held = chunk.is_counted = false;
-    chunk.own = nullptr;
 }
 
 void Writes::go_on(std::uint64_t id, Write& write) {
     if (!write.is_begun || write.is_over) return;
     send_chunks(id, write);
-    if (!write.is_asked_commit || write.is_committing || write.written < write.chunks.size()) {
+    if (!write.is_asked_commit || write.is_committing ||
+        write.written < write.content.chunks.size()) {
         return;
     }
     write.is_committing = true;
@@ -385,11 +326,11 @@ void Writes::took(const Written& written) {
 }
 
 void Writes::took_append(std::uint64_t id, Write& write, const Written& written) {
-    Chunk& chunk = write.chunks[write.written++];
+    WrittenChunk& chunk = write.content.chunks[write.written++];
     // Until the silo has the whole file it may have to be read again.
     const bool is_needed = write.file != 0 || write.is_over;
     if (!is_needed) {
-        let_go(chunk);
+        bytes_.let_go(chunk);
         answer_waiting();
     }
     if (write.is_over) return;
@@ -410,20 +351,14 @@ const KnownFile* Writes::publish(Write& write, const FileFacts& facts) {
         return nullptr;
     }
     const KnownFile* const file = *seen;
-    for (std::size_t i = 0; i < write.chunks.size(); ++i) {
-        Chunk& chunk = write.chunks[i];
-        if (chunk.line == kNoLine) continue;
-        const std::uint64_t line = file->first_line + i;
-        // Evicted meanwhile, or a listing was faster and a reader has fetched it.
-        const bool is_free = parts_.cache.state(line) == DataLineState::kEmpty;
-        if (is_free && parts_.cache.state(chunk.line) == DataLineState::kReady) {
-            parts_.cache.hand_over(chunk.line, line);
-        } else {
-            let_go(chunk);
-            parts_.cache.retire(chunk.line, 1);
-        }
-        chunk.line = line;
+    // What was asked for before its bytes were there is no sign that they have left.
+    bool is_settled = true;
+    for (std::size_t chunk = 0; chunk < write.content.chunks.size(); ++chunk) {
+        if (parts_.fills.is_under_way(file->first_line + chunk)) is_settled = false;
     }
+    bytes_.hand_over(write.content, *file);
+    const auto& made = parts_.spec.silos[write.silo].made;
+    if (made != nullptr && is_settled) made->settle(write.name.path, facts);
     FAULT_POINT("data.write.published");
     parts_.listings.expire(write.silo);
     return file;
@@ -431,7 +366,8 @@ const KnownFile* Writes::publish(Write& write, const FileFacts& facts) {
 
 void Writes::publish_back(std::uint64_t id, Write& write) {
     const auto logged = log_.answered(write.name.token);
-    const FileFacts facts{write.bytes, {{kUnwrittenVersion, now_ns(), write.name.token, id}}};
+    const FileFacts facts{write.content.bytes,
+                          {{kUnwrittenVersion, now_ns(), write.name.token, id}}};
     const KnownFile* const file = logged.ok() ? publish(write, facts) : nullptr;
     if (file == nullptr) {
         // As "through": the silo has to have it first.
@@ -455,7 +391,7 @@ void Writes::took_commit(std::uint64_t id, Write& write, const Written& written)
         const bool is_published = publish(write, written.facts) != nullptr;
         // Its lines are the file's now.
         if (is_published) {
-            for (Chunk& chunk : write.chunks) chunk.line = kNoLine;
+            for (WrittenChunk& chunk : write.content.chunks) chunk.line = kNoLine;
         }
     }
     ++stats_.committed;
@@ -464,7 +400,7 @@ void Writes::took_commit(std::uint64_t id, Write& write, const Written& written)
 }
 
 // An upload is tried again; whatever else is given up.
-void Writes::fail(std::uint64_t id, Write& write, const Outcome& outcome) {
+void Writes::fail(std::uint64_t id, Write& write, const RequestOutcome& outcome) {
     stats_.last_failure = outcome.text;
     if (write.file != 0) {
         ++stats_.failed_uploads;
@@ -476,8 +412,16 @@ void Writes::fail(std::uint64_t id, Write& write, const Outcome& outcome) {
     give_up(id, write);
 }
 
+void Writes::free_name(std::uint64_t id, const Write& write) {
+    const auto name = names_.find({write.silo, write.name.path});
+    if (name != names_.end() && name->second == id) names_.erase(name);
+}
+
 void Writes::give_up(std::uint64_t id, Write& write) {
     write.is_over = true;
+    // What it leaves in the silo has its token, and is in no other's way: the next writer of the
+    // name need not wait until that is gone, which takes as long as the silo likes.
+    if (write.file == 0) free_name(id, write);
     if (write.is_aborting) return;
     write.is_aborting = true;
     workers_[write.silo]->abort(id, add_step(id, Kind::kAbort));
@@ -487,7 +431,7 @@ void Writes::took_abort(std::uint64_t id, Write& write, const Written& written) 
     if (!written.ok()) {
         fabricshm::log(fabricshm::LogLevel::kWarning, "what was written of %s is left: %s",
                        printable(write.name.path).c_str(), written.reason.c_str());
-    } else if (write.file == 0) {
+    } else if (write.file == 0 && write.is_logged) {
         log_.end(write.name.token);
     }
     if (write.file == 0 || write.failed.code == Errc::kExists) {
@@ -514,22 +458,15 @@ void Writes::took_abort(std::uint64_t id, Write& write, const Written& written) 
     write.retry = Clock::now() + options_.retry_pause;
 }
 
-void Writes::answer(Write& write, const Outcome& outcome, const std::string& payload) {
+void Writes::answer(Write& write, const RequestOutcome& outcome, const std::string& payload) {
     for (const Reply& reply : std::exchange(write.waiting, {})) reply(outcome, payload);
-}
-
-void Writes::release(Write& write) {
-    for (Chunk& chunk : write.chunks) {
-        let_go(chunk);
-        if (chunk.line != kNoLine && write.file == 0) parts_.cache.retire(chunk.line, 1);
-    }
 }
 
 void Writes::end(std::uint64_t id) {
     Write& write = writes_.at(id);
-    release(write);
-    if (!write.is_over) log_.end(write.name.token);
-    names_.erase({write.silo, write.name.path});
+    bytes_.release(write.content, write.file == 0);
+    if (!write.is_over && write.is_logged) log_.end(write.name.token);
+    free_name(id, write);
     writes_.erase(id);
 }
 
@@ -540,7 +477,7 @@ void Writes::answer_waiting() {
             !write.waiting.empty() && write.is_begun && !write.is_over && !write.is_asked_commit;
         if (!waits) continue;
         const bool has_failed = write.failed.code != Errc::kOk;
-        if (has_failed || on_the_way_ <= options_.on_the_way) answer(write, write.failed);
+        if (has_failed || bytes_.on_the_way() <= options_.on_the_way) answer(write, write.failed);
     }
 }
 
@@ -568,7 +505,7 @@ WriteDesk::Stats Writes::stats() const {
             continue;
         }
         ++stats.pending;
-        stats.pending_bytes += write.bytes;
+        stats.pending_bytes += write.content.bytes;
     }
     return stats;
 }

@@ -8,13 +8,13 @@
 
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "fabricd/data/serve/service_parts.hpp"
 #include "fabricd/data/serve/write_log.hpp"
 #include "fabricd/data/serve/write_worker.hpp"
+#include "fabricd/data/serve/written_bytes.hpp"
 #include "fabricd/server/event_loop.hpp"
 
 namespace fabricd {
@@ -41,32 +41,24 @@ class Writes : public WriteDesk {
     Stats stats() const override;
 
   private:
-    struct Chunk {
-        std::uint64_t line = 0;  // kNoLine: the cache does not have it
-        bool is_held = false;
-        bool is_counted = false;  // among the bytes on the way
-        Bytes bytes = 0;
-        std::shared_ptr<const std::vector<std::byte>> own;  // where the line is not to be relied on
-    };
     struct Write {
         std::uint64_t connection = 0;
         std::uint32_t silo = 0;
         WriteName name;
-        Bytes bytes = 0;
-        std::vector<std::byte> tail;  // less than a chunk
-        std::vector<Chunk> chunks;
+        WrittenFile content;
         std::size_t sent = 0;     // chunks, to the silo
         std::size_t written = 0;  // of these, that it has taken
         bool is_begun = false;
-        bool is_back = false;  // the silo gets nothing before the commit
-        bool is_over = false;  // it is being aborted, or waits to be
+        bool is_back = false;    // the silo gets nothing before the commit
+        bool is_logged = false;  // as what a crash may leave something of
+        bool is_over = false;    // it is being aborted, or waits to be
         bool is_aborting = false;
         bool is_asked_commit = false;  // of the service
         bool is_committing = false;    // of the silo
         std::uint64_t file = 0;        // of "back", behind its commit
         TimePoint retry{};             // of an upload that failed
         bool is_cleared = false;       // nothing is left of that
-        Outcome failed;
+        RequestOutcome failed;
         std::vector<Reply> waiting;  // of kCreate, kWrite or kCommit
     };
     enum class Kind { kBegin, kAppend, kCommit, kAbort };
@@ -83,26 +75,25 @@ class Writes : public WriteDesk {
     void commit(const DataRequest& request, const Reply& reply);
     void abort(const DataRequest& request, const Reply& reply);
     Write* find(std::uint64_t id, std::uint64_t connection);
-    Outcome why_not(const std::string& path, std::uint32_t silo, const std::string& inside) const;
+    RequestOutcome why_not(const std::string& path, std::uint32_t silo,
+                           const std::string& inside) const;
 
     std::uint64_t add_step(std::uint64_t id, Kind kind);
     void begin(std::uint64_t id, Write& write);
-    Result<void> take_bytes(std::uint64_t id, Write& write, int file, Bytes bytes);
     void cut_chunk(std::uint64_t id, Write& write);
     void send_chunks(std::uint64_t id, Write& write);
     void took(const Written& written);
     void took_append(std::uint64_t id, Write& write, const Written& written);
     void took_commit(std::uint64_t id, Write& write, const Written& written);
     void took_abort(std::uint64_t id, Write& write, const Written& written);
-    void fail(std::uint64_t id, Write& write, const Outcome& outcome);
+    void fail(std::uint64_t id, Write& write, const RequestOutcome& outcome);
     void give_up(std::uint64_t id, Write& write);
     void answer_waiting();
-    void answer(Write& write, const Outcome& outcome, const std::string& payload = "");
+    void answer(Write& write, const RequestOutcome& outcome, const std::string& payload = "");
     void go_on(std::uint64_t id, Write& write);
     const KnownFile* publish(Write& write, const FileFacts& facts);
     void publish_back(std::uint64_t id, Write& write);
-    void let_go(Chunk& chunk);
-    void release(Write& write);
+    void free_name(std::uint64_t id, const Write& write);
     void end(std::uint64_t id);
 
     Options options_;
@@ -111,11 +102,11 @@ class Writes : public WriteDesk {
     WriteLog log_;
     std::vector<std::unique_ptr<WriteWorker>> workers_;  // by silo; null: it is read-only
     std::map<std::uint64_t, Write> writes_;
-    std::map<std::uint64_t, Step> steps_;  // under way, by tag
-    std::set<std::pair<std::uint32_t, std::string>> names_;
-    std::vector<Listings::Unwritten> unwritten_;  // by silo
+    std::map<std::uint64_t, Step> steps_;                                   // under way, by tag
+    std::map<std::pair<std::uint32_t, std::string>, std::uint64_t> names_;  // and its write
+    std::vector<Listings::Unwritten> unwritten_;                            // by silo
     std::uint64_t last_ = 0;
-    Bytes on_the_way_ = 0;
+    WrittenBytes bytes_;
     Stats stats_;
 };
 

@@ -30,8 +30,11 @@ FileFacts facts_of_file(const struct stat& status) noexcept {
 }
 
 Error folder_error(int saved_errno, const std::string& path, const char* step) {
-    const std::string shown = printable(path);
-    if (saved_errno == EXDEV || saved_errno == ELOOP) {
+    const std::string shown = path.empty() ? "the silo's root" : printable(path);
+    if (saved_errno == ELOOP) {
+        return explain({Errc::kDenied, 0, step}, "%s is a loop of links", shown.c_str());
+    }
+    if (saved_errno == EXDEV) {
         return explain({Errc::kDenied, 0, step}, "%s leads out of the silo", shown.c_str());
     }
     if (saved_errno == ENOENT || saved_errno == ENOTDIR) {

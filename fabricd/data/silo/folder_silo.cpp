@@ -12,12 +12,14 @@
 #include <utility>
 
 #include "fabricd/data/silo/folder_place.hpp"
+#include "fabricd/data/silo/open_writers.hpp"
 #include "fabricd/data/silo/silo_writer.hpp"
 #include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
 
+using fabricshm::Clock;
 using fabricshm::Errc;
 using fabricshm::explain;
 using fabricshm::Fd;
@@ -29,6 +31,8 @@ constexpr unsigned kInFlight = 16;
 // Times of files are those of the kernel's tick, 10 ms at most apart: what was written since may
 // have the time of what was there before.
 constexpr auto kTick = std::chrono::milliseconds(20);
+// Between two looks at whether a file is still open for writing.
+constexpr auto kWriterLook = std::chrono::milliseconds(5);
 
 // Until what is written from now on gets another time. A clock of another machine that is ahead of
 // ours is not waited for.
@@ -48,6 +52,35 @@ Fetched failed(std::uint64_t tag, const Error& error) {
 
 Fetched changed(std::uint64_t tag, const char* how) {
     return {tag, FetchOutcome::kChanged, {Errc::kOk, 0, ""}, how};
+}
+
+// Whether its times may hide that it is being written.
+bool may_be_written(int fd, const struct stat& status) {
+    switch (open_writers(fd)) {
+        case OpenWriters::kNone:
+            return false;
+        case OpenWriters::kSome:
+            return true;
+        case OpenWriters::kUnknown:
+            break;
+    }
+    timespec now{};
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    const std::uint64_t changed = nanoseconds_of(status.st_ctim);
+    const std::uint64_t settled =
+        changed + std::chrono::nanoseconds(FolderSilo::kWriterWait).count();
+    return nanoseconds_of(now) < settled;
+}
+
+Fetched still_written(const Fetch& fetch) {
+    const Error error =
+        explain({Errc::kTimeout, 0, "read file"},
+                "%s: a process has it open for writing, and its file system does not say when it "
+                "writes",
+                printable(fetch.path).c_str());
+    Fetched ended = failed(fetch.tag, error);
+    ended.is_of_file = true;
+    return ended;
 }
 
 bool is_aligned(const Fetch& fetch) {
@@ -79,7 +112,13 @@ Result<Fd> FolderSilo::open_inside(const std::string& path, int flags) const {
 }
 
 Result<void> FolderSilo::read_names(const std::string& folder) {
-    FABRIC_TRY_VOID(find_root());
+    const auto root = find_root();
+    // A folder of a silo that is away is not gone.
+    if (!root.ok() && root.error().code == Errc::kNotFound && !folder.empty()) {
+        const std::string reason = fabricshm::explanation_of(root.error());
+        return explain({Errc::kSystem, 0, "list folder"}, "%s", reason.c_str());
+    }
+    if (!root.ok()) return root.error();
     FABRIC_TRY(Fd fd, open_inside(folder, O_RDONLY | O_DIRECTORY));
     DIR* const stream = ::fdopendir(fd.get());
     if (stream == nullptr) return folder_error(errno, folder, "list folder");
@@ -165,6 +204,10 @@ Result<Fd> FolderSilo::open_file(const Fetch& fetch) const {
     return open_inside(fetch.path, O_RDONLY);
 }
 
+bool FolderSilo::has_room() const noexcept {
+    return reader_.has_room() && reader_.under_way() + written_.size() < kInFlight;
+}
+
 void FolderSilo::start(const Fetch& fetch) {
     FABRIC_CHECK(fetch.bytes <= fetch.room && fetch.offset + fetch.bytes <= fetch.facts.bytes);
     auto file = open_file(fetch);
@@ -174,25 +217,39 @@ void FolderSilo::start(const Fetch& fetch) {
                                  : failed(fetch.tag, file.error()));
         return;
     }
+    const bool is_late = has_late_times(file->get());
+    if (auto ended = begin({fetch, std::move(*file), is_late, Clock::now() + kWriterWait})) {
+        ended_.push_back(std::move(*ended));
+    }
+}
+
+// What it came to, if it is not to be read.
+std::optional<Fetched> FolderSilo::begin(UnderWay work) {
+    const Fetch& fetch = work.fetch;
     struct stat status {};
-    if (::fstat(file->get(), &status) != 0) {
-        ended_.push_back(failed(fetch.tag, folder_error(errno, fetch.path, "look at file")));
-        return;
+    if (::fstat(work.file.get(), &status) != 0) {
+        return failed(fetch.tag, folder_error(errno, fetch.path, "look at file"));
     }
     if (!S_ISREG(status.st_mode) || facts_of_file(status) != fetch.facts) {
-        ended_.push_back(changed(fetch.tag, "it is another version"));
-        return;
+        return changed(fetch.tag, "it is another version");
     }
     // Whatever is written after this has another time than the version has.
     wait_for_next_tick(status);
-    const bool direct = (::fcntl(file->get(), F_GETFL) & O_DIRECT) != 0;
+    if (work.has_late_times && may_be_written(work.file.get(), status)) {
+        if (Clock::now() >= work.give_up) return still_written(fetch);
+        written_.push_back(std::move(work));
+        return std::nullopt;
+    }
+    const bool direct = (::fcntl(work.file.get(), F_GETFL) & O_DIRECT) != 0;
     const Bytes bytes = direct ? fabricshm::round_up(fetch.bytes, kDiskBlock) : fetch.bytes;
     const std::uint64_t tag = ++last_tag_;
-    reader_.start({file->get(), fetch.into, bytes, fetch.offset, tag});
-    under_way_[tag] = {fetch, std::move(*file)};
+    reader_.start({work.file.get(), fetch.into, bytes, fetch.offset, tag});
+    under_way_[tag] = std::move(work);
+    return std::nullopt;
 }
 
-Fetched FolderSilo::verdict_on(const UnderWay& work, const fabricshm::DiskReadDone& done) const {
+// Nothing: it is read again.
+std::optional<Fetched> FolderSilo::verdict_on(UnderWay& work, const fabricshm::DiskReadDone& done) {
     const Fetch& fetch = work.fetch;
     if (done.error != 0)
         return failed(fetch.tag, folder_error(done.error, fetch.path, "read file"));
@@ -204,19 +261,48 @@ Fetched FolderSilo::verdict_on(const UnderWay& work, const fabricshm::DiskReadDo
     if (done.bytes < fetch.bytes || facts_of_file(status) != fetch.facts) {
         return changed(fetch.tag, "it changed while it was read");
     }
-    return {fetch.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""};
+    // A mapping that was made meanwhile would not.
+    if (work.has_late_times && may_be_written(work.file.get(), status)) {
+        written_.push_back(std::move(work));
+        return std::nullopt;
+    }
+    return Fetched{fetch.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""};
+}
+
+// Those that no process writes by now, and those that have waited long enough.
+void FolderSilo::begin_unwritten() {
+    for (UnderWay& work : std::exchange(written_, {})) {
+        if (!reader_.has_room()) {
+            written_.push_back(std::move(work));
+        } else if (auto ended = begin(std::move(work))) {
+            ended_.push_back(std::move(*ended));
+        }
+    }
+}
+
+std::vector<fabricshm::DiskReadDone> FolderSilo::wait_for_reads(TimePoint deadline) {
+    if (written_.empty()) return reader_.wait(deadline);
+    const TimePoint look = std::min(deadline, Clock::now() + kWriterLook);
+    // Also with nothing that the reader could wait for.
+    if (reader_.under_way() == 0) std::this_thread::sleep_until(look);
+    return reader_.wait(look);
 }
 
 std::vector<Fetched> FolderSilo::wait(TimePoint deadline) {
-    const auto read = reader_.wait(ended_.empty() ? deadline : fabricshm::kNoWait);
-    auto ended = std::exchange(ended_, {});
-    for (const auto& done : read) {
-        const auto work = under_way_.find(done.tag);
-        FABRIC_CHECK(work != under_way_.end());
-        ended.push_back(verdict_on(work->second, done));
-        under_way_.erase(work);
+    for (;;) {
+        begin_unwritten();
+        const auto read = wait_for_reads(ended_.empty() ? deadline : fabricshm::kNoWait);
+        for (const auto& done : read) {
+            const auto work = under_way_.find(done.tag);
+            FABRIC_CHECK(work != under_way_.end());
+            auto ended = verdict_on(work->second, done);
+            under_way_.erase(work);
+            if (ended) ended_.push_back(std::move(*ended));
+        }
+        const bool has_more = !written_.empty() || !under_way_.empty();
+        if (!ended_.empty() || !has_more || Clock::now() >= deadline) break;
     }
-    return ended;
+    return std::exchange(ended_, {});
 }
 
 }  // namespace fabricd

@@ -22,18 +22,12 @@ using fabricshm::Fd;
 namespace {
 
 // Steps that wait or are under way: 64 MiB of other memory at most.
-constexpr std::size_t kMostSteps = 8;
+constexpr std::size_t kMaxSteps = 8;
 constexpr mode_t kFileMode = 0644;
 constexpr mode_t kFolderMode = 0755;
 
-Error taken(const std::string& path, const char* step) {
-    return explain({Errc::kExists, 0, step},
-                   "%s is there already, and files are not written again in place",
-                   printable(path).c_str());
-}
-
 Error write_error(int saved_errno, const std::string& path, const char* step) {
-    if (saved_errno == EEXIST) return taken(path, step);
+    if (saved_errno == EEXIST) return error_of_taken(printable(path), step);
     if (saved_errno == EACCES || saved_errno == EPERM || saved_errno == EROFS) {
         return explain({Errc::kDenied, 0, step}, "%s may not be written", printable(path).c_str());
     }
@@ -108,7 +102,7 @@ Result<std::unique_ptr<FolderWriter>> FolderWriter::open(const std::string& root
 
 bool FolderWriter::has_room() const noexcept {
     const std::lock_guard lock(mutex_);
-    return under_way_ < kMostSteps;
+    return under_way_ < kMaxSteps;
 }
 
 void FolderWriter::begin(std::uint64_t file, const WriteName& name, std::uint64_t tag) {
@@ -117,7 +111,7 @@ void FolderWriter::begin(std::uint64_t file, const WriteName& name, std::uint64_
 
 void FolderWriter::append(std::uint64_t file, const std::byte* bytes, Bytes count,
                           std::uint64_t tag) {
-    FABRIC_CHECK(count <= kMostAppend);
+    FABRIC_CHECK(count <= kMaxAppend);
     start({Kind::kAppend, file, tag, {}, bytes, count});
 }
 
@@ -204,8 +198,7 @@ Result<void> FolderWriter::find_folder(int root, File& file) const {
             const Error error = folder.error();
             if (error.code != Errc::kNotFound) return error;
             if (open_beneath(root, prefix, O_PATH | O_NOFOLLOW).ok()) {
-                return explain({Errc::kExists, 0, "begin file"}, "%s is no folder",
-                               printable(prefix).c_str());
+                return error_of_no_folder(printable(prefix), "begin file");
             }
             return {};
         }
@@ -230,13 +223,11 @@ Result<void> FolderWriter::make_file(File& file) const {
 
 Result<void> FolderWriter::begin_file(File& file) const {
     const std::string& path = file.name.path;
-    if (path.empty() || !is_silo_path(path) ||
-        is_temporary_name(path.substr(path.rfind('/') + 1))) {
-        return explain({Errc::kInvalid, 0, "begin file"}, "%s is no path of a file in a silo",
-                       printable(path).c_str());
-    }
+    FABRIC_TRY_VOID(check_write_path(path, printable(path)));
     FABRIC_TRY(const Fd root, open_silo_root(place_));
-    if (open_beneath(root.get(), path, O_PATH | O_NOFOLLOW).ok()) return taken(path, "begin file");
+    if (open_beneath(root.get(), path, O_PATH | O_NOFOLLOW).ok()) {
+        return error_of_taken(printable(path), "begin file");
+    }
     FABRIC_TRY_VOID(find_folder(root.get(), file));
     FABRIC_TRY_VOID(make_file(file));
     FAULT_POINT("data.write.begun");

@@ -28,6 +28,7 @@ class HttpIndex {
     /// What is in `folder`, by name. nullopt: nothing is, and it is not the root.
     std::optional<std::vector<IndexedName>> names_in(const std::string& folder) const;
 
+    bool has_files() const noexcept { return !rows_.empty(); }
     std::size_t left_out() const noexcept { return left_out_; }
     const std::string& first_left_out() const noexcept { return first_left_out_; }
 

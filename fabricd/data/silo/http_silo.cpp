@@ -45,18 +45,18 @@ Result<std::unique_ptr<HttpSilo>> HttpSilo::open(const HttpOptions& options) {
     return std::unique_ptr<HttpSilo>(new HttpSilo(options, std::move(transfers)));
 }
 
-HttpRequest HttpSilo::request_for(const std::string& path) const {
-    HttpRequest request;
+TransferRequest HttpSilo::request_for(const std::string& path) const {
+    TransferRequest request;
     request.url = base_ + url_encoded(path, true);
     return request;
 }
 
 Result<void> HttpSilo::read_index(TimePoint deadline) {
-    HttpRequest request = request_for(index_path_);
+    TransferRequest request = request_for(index_path_);
     request.max_text = kIndexText;
     request.deadline = deadline;
     if (!index_etag_.empty()) request.headers.push_back("If-None-Match: " + index_etag_);
-    const HttpAnswer answer = requests().ask({request}).front();
+    const TransferAnswer answer = requests().ask({request}).front();
     if (answer.status == 304 && !index_etag_.empty()) return {};
     if (answer.end != HttpEnd::kAnswered || answer.status != 200) {
         const Error error = error_of(answer, index_path_, "list folder");
@@ -65,7 +65,16 @@ Result<void> HttpSilo::read_index(TimePoint deadline) {
         return explain({Errc::kUnsupported, 0, "list folder"}, "%s: there is no index %s",
                        name().c_str(), printable(index_path_).c_str());
     }
-    index_ = HttpIndex(answer.text);
+    HttpIndex index(answer.text);
+    // What a login page is, or a file that was cut off: never an empty folder.
+    if (!index.has_files()) {
+        const std::string first = index.left_out() == 0 ? "" : ": " + index.first_left_out();
+        return explain({Errc::kCorrupt, 0, "list folder"},
+                       "%s: the index %s has no line with bytes and path (it has %zu bytes)%s",
+                       name().c_str(), printable(index_path_).c_str(), answer.text.size(),
+                       first.c_str());
+    }
+    index_ = std::move(index);
     const bool can_be_sent = version_of_etag(answer.fields.etag).has_value();
     index_etag_ = can_be_sent ? answer.fields.etag : "";
     return {};
@@ -75,7 +84,7 @@ Result<void> HttpSilo::read_index(TimePoint deadline) {
 Result<void> HttpSilo::add_files(const std::string& folder, std::vector<IndexedName> names,
                                  SiloPage& page, TimePoint deadline) {
     const std::string prefix = folder.empty() ? "" : folder + "/";
-    std::vector<HttpRequest> heads;
+    std::vector<TransferRequest> heads;
     for (const IndexedName& name : names) {
         if (name.is_folder) continue;
         heads.push_back(request_for(prefix + name.name));
@@ -88,10 +97,12 @@ Result<void> HttpSilo::add_files(const std::string& folder, std::vector<IndexedN
         SiloEntry entry{std::move(name.name), name.is_folder, {}};
         const std::string path = prefix + entry.name;
         const auto leave_out = [&](const char* reason) {
-            if (page.left_out++ == 0) page.first_left_out = printable(path) + ": " + reason;
+            const std::string text = printable(path) + ": " + reason;
+            if (page.left_out++ == 0) page.first_left_out = text;
+            if (page.wrong++ == 0) page.first_wrong = text;
         };
         if (!entry.is_folder) {
-            const HttpAnswer& head = *answer++;
+            const TransferAnswer& head = *answer++;
             if (head.status == 404) {
                 leave_out("in the index, but not there");
                 continue;
@@ -128,6 +139,8 @@ Result<SiloPage> HttpSilo::list(const std::string& folder, const std::string& af
         // Which folder a line without a path is of is not known.
         if (folder.empty()) page.left_out = index_.left_out();
         if (folder.empty()) page.first_left_out = index_.first_left_out();
+        page.wrong = page.left_out;
+        page.first_wrong = page.first_left_out;
     }
     auto next = std::upper_bound(
         names_.begin(), names_.end(), after,

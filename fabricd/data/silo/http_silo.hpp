@@ -17,8 +17,8 @@ struct HttpOptions {
     WebSiloOptions web;
 };
 
-/// The server has to answer HEAD and ranges, and to name a strong ETag or Last-Modified. Times are
-/// good for a second: of a file that is written twice within one, the two are one version.
+/// The server has to answer HEAD and ranges, and to name a strong ETag or Last-Modified. Of a
+/// file without an ETag that was changed within the last two seconds the bytes wait; see WebSilo.
 class HttpSilo : public WebSilo {
   public:
     /// Asks no server. kInvalid names the option.
@@ -31,7 +31,7 @@ class HttpSilo : public WebSilo {
                           TimePoint deadline) override;
 
   protected:
-    HttpRequest request_for(const std::string& path) const override;
+    TransferRequest request_for(const std::string& path) const override;
 
   private:
     HttpSilo(const HttpOptions& options, std::unique_ptr<HttpTransfers> transfers);

@@ -110,8 +110,8 @@ std::optional<ContentRange> parse_content_range(std::string_view text) noexcept 
 }
 
 struct HttpTransfers::Transfer {
-    HttpRequest request;
-    HttpAnswer answer;
+    TransferRequest request;
+    TransferAnswer answer;
     CURL* easy = nullptr;
     curl_slist* headers = nullptr;
     Bytes received = 0;
@@ -134,6 +134,7 @@ struct HttpTransfers::Transfer {
             std::string& place;
         } known[] = {{"etag", fields.etag},
                      {"last-modified", fields.last_modified},
+                     {"date", fields.date},
                      {"location", fields.location},
                      {"x-amz-request-id", fields.request_id},
                      {"x-amz-bucket-region", fields.region},
@@ -324,7 +325,7 @@ HttpTransfers::~HttpTransfers() {
 }
 
 void HttpTransfers::set_options(Transfer& transfer) {
-    const HttpRequest& request = transfer.request;
+    const TransferRequest& request = transfer.request;
     CURL* const easy = transfer.easy;
     const auto set = [&](CURLoption option, auto value) {
         FABRIC_CHECK(curl_easy_setopt(easy, option, value) == CURLE_OK);
@@ -381,7 +382,7 @@ void HttpTransfers::set_options(Transfer& transfer) {
     set(CURLOPT_PASSWORD, request.signing->secret.c_str());
 }
 
-void HttpTransfers::start(const HttpRequest& request) {
+void HttpTransfers::start(const TransferRequest& request) {
     FABRIC_CHECK(!under_way_.contains(request.tag));
     FABRIC_CHECK(request.is_head || (request.into == nullptr) == (request.bytes == 0));
     auto transfer = std::make_unique<Transfer>();
@@ -409,7 +410,7 @@ void HttpTransfers::drop(Transfer& transfer) {
 }
 
 void HttpTransfers::cancel(std::uint64_t tag) {
-    std::erase_if(ended_, [&](const HttpAnswer& answer) { return answer.tag == tag; });
+    std::erase_if(ended_, [&](const TransferAnswer& answer) { return answer.tag == tag; });
     const auto transfer = under_way_.find(tag);
     if (transfer == under_way_.end()) return;
     drop(*transfer->second);
@@ -445,7 +446,7 @@ void HttpTransfers::take_ended() {
     }
 }
 
-std::vector<HttpAnswer> HttpTransfers::wait(TimePoint deadline) {
+std::vector<TransferAnswer> HttpTransfers::wait(TimePoint deadline) {
     for (bool is_late = false;;) {
         take_ended();
         if (is_late || !ended_.empty() || under_way_.empty()) return std::exchange(ended_, {});

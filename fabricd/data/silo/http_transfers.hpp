@@ -28,7 +28,7 @@ struct HttpSigning {
     std::string secret;
 };
 
-struct HttpRequest {
+struct TransferRequest {
     std::string url;
     bool is_head = false;
     // "PUT", "POST" or "DELETE", with a body; "": HEAD or GET, without. A signature has the body's
@@ -62,6 +62,7 @@ enum class HttpEnd {
 struct HttpFields {
     std::string etag;
     std::string last_modified;
+    std::string date;  // of the answer
     std::string location;
     std::string request_id;
     std::string retry_after;
@@ -70,7 +71,7 @@ struct HttpFields {
     std::string checksum;  // of a chunk of another host
 };
 
-struct HttpAnswer {
+struct TransferAnswer {
     std::uint64_t tag = 0;
     HttpEnd end = HttpEnd::kBroken;
     int status = 0;  // 0: none came
@@ -116,11 +117,11 @@ class HttpTransfers {
     std::size_t under_way() const noexcept { return under_way_.size() + ended_.size(); }
 
     /// More than there are connections wait for one, and their deadline does not.
-    void start(const HttpRequest& request);
+    void start(const TransferRequest& request);
     /// Drops one that is under way, if it is: neither a byte nor an answer comes of it.
     void cancel(std::uint64_t tag);
     /// What has ended. Waits for the first while any is under way, until `deadline`.
-    std::vector<HttpAnswer> wait(TimePoint deadline);
+    std::vector<TransferAnswer> wait(TimePoint deadline);
 
     /// Readable when wait(kNoWait) has something to do, for poll().
     int descriptor() const noexcept { return epoll_.get(); }
@@ -143,7 +144,7 @@ class HttpTransfers {
     fabricshm::Fd epoll_;
     fabricshm::Fd timer_;
     std::map<std::uint64_t, std::unique_ptr<Transfer>> under_way_;
-    std::vector<HttpAnswer> ended_;
+    std::vector<TransferAnswer> ended_;
 };
 
 }  // namespace fabricd

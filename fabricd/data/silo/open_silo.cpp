@@ -5,6 +5,7 @@
 
 #include "fabricd/data/silo/folder_silo.hpp"
 #include "fabricd/data/silo/folder_writer.hpp"
+#include "fabricd/data/silo/memory_silo.hpp"
 #include "fabricd/data/silo/prep_silo.hpp"
 #include "libfabricshm/base/reason.hpp"
 #ifdef FABRIC_HTTP_SILO
@@ -86,11 +87,13 @@ Result<std::unique_ptr<Silo>> open_prep(const PrepSpec& spec) {
 
 Result<std::unique_ptr<Silo>> open_silo(const SiloSpec& spec, std::span<std::byte> memory) {
     if (spec.prep != nullptr) return open_prep(*spec.prep);
+    if (spec.made != nullptr) return std::unique_ptr<Silo>(new MemorySilo(spec.made));
     if (spec.from.starts_with("/")) return as<Silo>(FolderSilo::open(spec.from, memory));
     return spec.from.starts_with("s3://") ? open_bucket(spec) : open_web(spec);
 }
 
 Result<std::unique_ptr<SiloWriter>> open_silo_writer(const SiloSpec& spec) {
+    if (spec.made != nullptr) return std::unique_ptr<SiloWriter>(new MemoryWriter(spec.made));
     if (spec.from.starts_with("/")) return as<SiloWriter>(FolderWriter::open(spec.from));
     if (spec.from.starts_with("s3://")) return open_bucket_writer(spec);
     return fabricshm::explain({fabricshm::Errc::kUnsupported, 0, "open silo for writing"},

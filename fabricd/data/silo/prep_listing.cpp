@@ -20,6 +20,8 @@ Result<void> PrepListing::go_to(const std::string& folder, const std::string& af
     entries_.clear();
     left_out_ = 0;
     first_left_out_.clear();
+    wrong_ = 0;
+    first_wrong_.clear();
     is_read_ = false;
     // A folder that is not there is an error of this call, also for no entries.
     is_begun_ = false;
@@ -67,6 +69,8 @@ Result<void> PrepListing::read_page(TimePoint deadline) {
                                            kNamesAtATime, deadline));
     if (left_out_ == 0) first_left_out_ = page.first_left_out;
     left_out_ += page.left_out;
+    if (wrong_ == 0) first_wrong_ = page.first_wrong;
+    wrong_ += page.wrong;
     for (SiloEntry& entry : page.entries) {
         release_before(&entry.name);
         last_of_source_ = entry.name;
@@ -86,6 +90,9 @@ void PrepListing::report(SiloPage& page) {
     page.left_out += std::exchange(left_out_, 0);
     if (page.first_left_out.empty()) page.first_left_out = std::exchange(first_left_out_, {});
     first_left_out_.clear();
+    page.wrong += std::exchange(wrong_, 0);
+    if (page.first_wrong.empty()) page.first_wrong = std::exchange(first_wrong_, {});
+    first_wrong_.clear();
 }
 
 }  // namespace fabricd

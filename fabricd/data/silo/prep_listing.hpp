@@ -51,6 +51,8 @@ class PrepListing {
     std::deque<SiloEntry> entries_;
     std::size_t left_out_ = 0;
     std::string first_left_out_;
+    std::size_t wrong_ = 0;
+    std::string first_wrong_;
 };
 
 }  // namespace fabricd

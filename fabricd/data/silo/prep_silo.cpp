@@ -29,7 +29,8 @@ Fetched result_of(const Fetch& fetch, const Prepared& prepared) {
         return {fetch.tag, FetchOutcome::kChanged, none, "it is another version"};
     }
     if (prepared.bytes == nullptr) {
-        return {fetch.tag, FetchOutcome::kFailed, prepared.error, prepared.reason};
+        return {fetch.tag, FetchOutcome::kFailed, prepared.error, prepared.reason,
+                false,     prepared.is_bad};
     }
     // A range outside of what there is comes from facts that were not ours.
     const Bytes bytes = prepared.bytes->size();
@@ -275,6 +276,8 @@ Result<FileFacts> PrepSilo::look(const std::string& path, TimePoint deadline) {
         known = known_of(from, source, measured);
     }
     if (!known) return Error{Errc::kTimeout, 0, "look at file"};
+    // As a listing has it: a read says why.
+    if (known->is_bad && !options_.skips_bad) return FileFacts{kBadBytes, known->version};
     if (known->error.code == Errc::kOk) return FileFacts{known->bytes, known->version};
     const Errc code = known->is_gone || (known->is_bad && options_.skips_bad) ? Errc::kNotFound
                                                                               : known->error.code;

@@ -47,9 +47,9 @@ class ListingReader {
         entry.name = *name;
         const auto* const end = size.data() + size.size();
         const auto parsed = std::from_chars(size.data(), end, entry.facts.bytes);
-        if (parsed.ec != std::errc() || parsed.ptr != end) return leave_out(*name, "no size");
+        if (parsed.ec != std::errc() || parsed.ptr != end) return leave_out_wrong(*name, "no size");
         const auto version = version_of_etag(node.child_value("ETag"));
-        if (!version) return leave_out(*name, "no ETag that can be asked for");
+        if (!version) return leave_out_wrong(*name, "no ETag that can be asked for");
         entry.facts.version = *version;
         add(std::move(entry));
     }
@@ -58,7 +58,7 @@ class ListingReader {
         ++listing_.keys;
         auto name = name_of(node.child_value("Prefix"));
         if (!name) return;
-        if (!name->ends_with('/')) return leave_out(*name, "a folder without '/'");
+        if (!name->ends_with('/')) return leave_out_wrong(*name, "a folder without '/'");
         name->pop_back();
         add({*name, true, {}});
     }
@@ -71,14 +71,20 @@ class ListingReader {
         listing_.first_left_out = printable(prefix_ + name) + ": " + reason;
     }
 
+    void leave_out_wrong(const std::string& name, const char* reason) {
+        leave_out(name, reason);
+        if (listing_.wrong++ != 0) return;
+        listing_.first_wrong = printable(prefix_ + name) + ": " + reason;
+    }
+
     std::optional<std::string> name_of(const char* text) {
         std::string key = text;
         if (is_encoded_ && !url_decode(text, key)) {
-            leave_out("", "a key that is not encoded as it has to be");
+            leave_out_wrong("", "a key that is not encoded as it has to be");
             return std::nullopt;
         }
         if (!key.starts_with(prefix_)) {
-            leave_out("", "a key of another folder");
+            leave_out_wrong("", "a key of another folder");
             return std::nullopt;
         }
         return key.substr(prefix_.size());

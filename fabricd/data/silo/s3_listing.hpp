@@ -16,6 +16,9 @@ struct S3Listing {
     std::size_t keys = 0;            // all that the page has, also what is left out
     std::size_t left_out = 0;
     std::string first_left_out;
+    // Of these, what S3 never says: without a size or an ETag, or of another folder.
+    std::size_t wrong = 0;
+    std::string first_wrong;
     std::string next;  // the token of the page after this one; "": this is the last
 };
 

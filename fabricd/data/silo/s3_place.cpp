@@ -82,8 +82,8 @@ std::string S3Place::url_of(const std::string& path) const {
     return base_ + url_encoded(prefix_ + path, true);
 }
 
-HttpRequest S3Place::unsigned_request(std::string url) const {
-    HttpRequest request;
+TransferRequest S3Place::unsigned_request(std::string url) const {
+    TransferRequest request;
     request.url = std::move(url);
     if (signing_ == nullptr) return request;
     request.signing = signing_;
@@ -93,15 +93,15 @@ HttpRequest S3Place::unsigned_request(std::string url) const {
     return request;
 }
 
-HttpRequest S3Place::request(std::string url) const {
-    HttpRequest request = unsigned_request(std::move(url));
+TransferRequest S3Place::request(std::string url) const {
+    TransferRequest request = unsigned_request(std::move(url));
     if (signing_ != nullptr) request.headers.emplace_back(kNoBody);
     return request;
 }
 
-HttpRequest S3Place::request(const char* method, std::string url,
-                             std::shared_ptr<const std::string> body) const {
-    HttpRequest request = unsigned_request(std::move(url));
+TransferRequest S3Place::request(const char* method, std::string url,
+                                 std::shared_ptr<const std::string> body) const {
+    TransferRequest request = unsigned_request(std::move(url));
     // Without the header libcurl signs the body, but does not send what S3 compares it with.
     const std::string_view text = body != nullptr ? std::string_view(*body) : "";
     if (signing_ != nullptr) {

@@ -35,13 +35,13 @@ class S3Place {
     std::string url_of(const std::string& path) const;
 
     /// A GET, signed if there are credentials.
-    HttpRequest request(std::string url) const;
+    TransferRequest request(std::string url) const;
     /// "PUT", "POST" or "DELETE", with a body.
-    HttpRequest request(const char* method, std::string url,
-                        std::shared_ptr<const std::string> body) const;
+    TransferRequest request(const char* method, std::string url,
+                            std::shared_ptr<const std::string> body) const;
 
   private:
-    HttpRequest unsigned_request(std::string url) const;
+    TransferRequest unsigned_request(std::string url) const;
 
     std::string base_;
     std::string prefix_;

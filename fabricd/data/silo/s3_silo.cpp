@@ -28,11 +28,11 @@ Result<std::unique_ptr<S3Silo>> S3Silo::open(const S3Options& options) {
     return std::unique_ptr<S3Silo>(new S3Silo(options, std::move(place), std::move(transfers)));
 }
 
-HttpRequest S3Silo::request_for(const std::string& path) const {
+TransferRequest S3Silo::request_for(const std::string& path) const {
     return place_.request(place_.url_of(path));
 }
 
-std::string S3Silo::code_of(const HttpAnswer& answer) const {
+std::string S3Silo::code_of(const TransferAnswer& answer) const {
     return answer.status >= 300 ? s3_error_code(answer.text) : "";
 }
 
@@ -49,10 +49,10 @@ Result<void> S3Silo::read_names(const std::string& folder, TimePoint deadline) {
     has_names_ = false;
     names_ = {};
     for (std::string token;;) {
-        HttpRequest request = place_.request(list_url(prefix, token));
+        TransferRequest request = place_.request(list_url(prefix, token));
         request.max_text = kPageText;
         request.deadline = deadline;
-        const HttpAnswer answer = requests().ask({request}).front();
+        const TransferAnswer answer = requests().ask({request}).front();
         if (answer.end != HttpEnd::kAnswered || answer.status != 200) {
             return error_of(answer, folder, "list folder");
         }
@@ -60,7 +60,7 @@ Result<void> S3Silo::read_names(const std::string& folder, TimePoint deadline) {
         auto page = parse_s3_listing(answer.text, prefix, std::min(room, kSiloNameBytes));
         const bool stands_still = page.ok() && !page->next.empty() && page->next == token;
         if (!page.ok() || stands_still) {
-            HttpAnswer broken = answer;
+            TransferAnswer broken = answer;
             broken.end = HttpEnd::kBroken;
             broken.problem = stands_still ? "a listing that does not go on"
                                           : fabricshm::explanation_of(page.error());
@@ -69,6 +69,8 @@ Result<void> S3Silo::read_names(const std::string& folder, TimePoint deadline) {
         token = page->next;
         if (names_.left_out == 0) names_.first_left_out = page->first_left_out;
         names_.left_out += page->left_out;
+        if (names_.wrong == 0) names_.first_wrong = page->first_wrong;
+        names_.wrong += page->wrong;
         names_.keys += page->keys;
         std::move(page->entries.begin(), page->entries.end(), std::back_inserter(names_.entries));
         if (names_.entries.size() > kMaxNames) {
@@ -115,6 +117,8 @@ Result<SiloPage> S3Silo::list(const std::string& folder, const std::string& afte
     if (!goes_on) {
         page.left_out = names_.left_out;
         page.first_left_out = names_.first_left_out;
+        page.wrong = names_.wrong;
+        page.first_wrong = names_.first_wrong;
     }
     auto& entries = names_.entries;
     auto entry = std::upper_bound(

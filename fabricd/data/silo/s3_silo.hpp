@@ -26,8 +26,8 @@ class S3Silo : public WebSilo {
                           TimePoint deadline) override;
 
   protected:
-    HttpRequest request_for(const std::string& path) const override;
-    std::string code_of(const HttpAnswer& answer) const override;
+    TransferRequest request_for(const std::string& path) const override;
+    std::string code_of(const TransferAnswer& answer) const override;
 
   private:
     S3Silo(const S3Options& options, S3Place place, std::unique_ptr<HttpTransfers> transfers);

@@ -21,19 +21,19 @@ using fabricshm::explain;
 namespace {
 
 constexpr Bytes kPartBytes = 8 * fabricshm::kMiB;
-constexpr std::size_t kMostParts = 10'000;  // S3's limit: files of up to 78 GiB
+constexpr std::size_t kMaxParts = 10'000;  // S3's limit: files of up to 78 GiB
 constexpr std::size_t kPartsInMemory = 8;
 constexpr std::size_t kKnownFolders = 10'000;
 constexpr Bytes kAnswerText = 8 * fabricshm::kMiB;
-constexpr unsigned kMostPages = 1000;
+constexpr unsigned kMaxPages = 1000;
 constexpr const char* kOnlyNew = "If-None-Match: *";
 
-bool is_status(const HttpAnswer& answer, int status) {
+bool is_status(const TransferAnswer& answer, int status) {
     return answer.end == HttpEnd::kAnswered && answer.status == status;
 }
 
 // Whether the object may be there although the commit got this answer.
-bool is_doubtful(const HttpAnswer& answer) {
+bool is_doubtful(const TransferAnswer& answer) {
     if (answer.end != HttpEnd::kAnswered) return true;
     const int status = answer.status;
     return status == 200 || status == 404 || status == 409 || status == 412 || status >= 500;
@@ -58,9 +58,13 @@ bool S3Writer::has_room() const noexcept {
     return parts_ < kPartsInMemory;
 }
 
-Error S3Writer::error_of(const HttpAnswer& answer, const std::string& path,
+Error S3Writer::error_of(const TransferAnswer& answer, const std::string& path,
                          const char* step) const {
     return web_error(name_, answer, s3_error_code(answer.text), path, step);
+}
+
+std::string S3Writer::shown(const std::string& path) const {
+    return name_ + ": " + shown_path(path);
 }
 
 S3Writer::Upload& S3Writer::upload_of(std::uint64_t file) {
@@ -69,7 +73,7 @@ S3Writer::Upload& S3Writer::upload_of(std::uint64_t file) {
     return found->second;
 }
 
-void S3Writer::ask(std::uint64_t file, Kind kind, HttpRequest request, std::size_t part,
+void S3Writer::ask(std::uint64_t file, Kind kind, TransferRequest request, std::size_t part,
                    const std::string& path) {
     request.deadline = Clock::now() + timeout_;
     request.max_text = kAnswerText;
@@ -80,14 +84,14 @@ void S3Writer::ask(std::uint64_t file, Kind kind, HttpRequest request, std::size
 }
 
 void S3Writer::ask_head(std::uint64_t file, Kind kind, const std::string& path) {
-    HttpRequest request = place_.request(place_.url_of(path));
+    TransferRequest request = place_.request(place_.url_of(path));
     request.is_head = true;
     ask(file, kind, std::move(request), 0, path);
 }
 
-HttpRequest S3Writer::new_object(const char* method, const std::string& url, const Upload& upload,
-                                 Body body) const {
-    HttpRequest request = place_.request(method, url, std::move(body));
+TransferRequest S3Writer::new_object(const char* method, const std::string& url,
+                                     const Upload& upload, Body body) const {
+    TransferRequest request = place_.request(method, url, std::move(body));
     request.headers.push_back("x-amz-meta-fabric-write: " + token_text(upload.name.token));
     return request;
 }
@@ -112,9 +116,8 @@ void S3Writer::begin(std::uint64_t file, const WriteName& name, std::uint64_t ta
     upload.name = name;
     upload.begins = true;
     upload.tag = tag;
-    if (name.path.empty() || !is_silo_path(name.path)) {
-        fail(upload, explain({Errc::kInvalid, 0, "begin file"}, "%s: %s is no path in a silo",
-                             name_.c_str(), shown_path(name.path).c_str()));
+    if (const auto checked = check_write_path(name.path, shown(name.path)); !checked.ok()) {
+        fail(upload, checked.error());
         return go_on(file);
     }
     ask_head(file, Kind::kName, name.path);
@@ -131,23 +134,20 @@ void S3Writer::begin(std::uint64_t file, const WriteName& name, std::uint64_t ta
     }
 }
 
-void S3Writer::take_begin(Upload& upload, const Request& request, const HttpAnswer& answer) {
-    const auto taken = [&](const char* what) {
-        fail(upload, explain({Errc::kExists, 0, "begin file"}, "%s: %s %s", name_.c_str(),
-                             shown_path(request.path).c_str(), what));
-    };
+void S3Writer::take_begin(Upload& upload, const Request& request, const TransferAnswer& answer) {
     if (request.kind == Kind::kBelow) {
         if (!is_status(answer, 200))
             return fail(upload, error_of(answer, request.path, "begin file"));
         const auto page = parse_s3_listing(answer.text, place_.prefix() + request.path + "/");
         if (!page.ok()) return fail(upload, page.error());
-        if (page->keys != 0) taken("is a folder");
-        return;
+        if (page->keys == 0) return;
+        return fail(upload, explain({Errc::kExists, 0, "begin file"}, "%s is a folder",
+                                    shown(request.path).c_str()));
     }
     if (is_status(answer, 200)) {
-        return taken(request.kind == Kind::kName
-                         ? "is there already, and files are not written again in place"
-                         : "is no folder");
+        const std::string file = shown(request.path);
+        return fail(upload, request.kind == Kind::kName ? error_of_taken(file, "begin file")
+                                                        : error_of_no_folder(file, "begin file"));
     }
     if (!is_status(answer, 404)) return fail(upload, error_of(answer, request.path, "begin file"));
     if (request.kind != Kind::kAbove) return;
@@ -169,7 +169,7 @@ void S3Writer::cut_part(std::uint64_t file, Upload& upload) {
 }
 
 void S3Writer::append(std::uint64_t file, const std::byte* bytes, Bytes count, std::uint64_t tag) {
-    FABRIC_CHECK(count <= kMostAppend && has_room());
+    FABRIC_CHECK(count <= kMaxAppend && has_room());
     Upload& upload = upload_of(file);
     FABRIC_CHECK(!upload.begins && !upload.commits && !upload.aborts);
     for (Bytes done = 0; done < count && upload.failed.ok();) {
@@ -178,7 +178,7 @@ void S3Writer::append(std::uint64_t file, const std::byte* bytes, Bytes count, s
         upload.filling.append(reinterpret_cast<const char*>(bytes) + done, more);
         done += more;
         upload.bytes += more;
-        if (upload.bytes > kPartBytes * kMostParts) {
+        if (upload.bytes > kPartBytes * kMaxParts) {
             fail(upload, explain({Errc::kUnsupported, 0, "write file"},
                                  "%s: %s: above 78 GiB, 10,000 parts of 8 MiB", name_.c_str(),
                                  shown_path(upload.name.path).c_str()));
@@ -227,14 +227,14 @@ void S3Writer::ask_commit(std::uint64_t file, Upload& upload) {
     upload.is_last_asked = true;
     if (!upload.is_initiated) {
         auto body = std::make_shared<const std::string>(std::move(upload.filling));
-        HttpRequest request =
+        TransferRequest request =
             new_object("PUT", place_.url_of(upload.name.path), upload, std::move(body));
         request.headers.emplace_back(kOnlyNew);
         return ask(file, Kind::kPut, std::move(request));
     }
     FAULT_POINT("data.upload.completing");
     auto body = std::make_shared<const std::string>(upload_parts_text(upload.etags));
-    HttpRequest request = place_.request("POST", part_url(upload, 0), std::move(body));
+    TransferRequest request = place_.request("POST", part_url(upload, 0), std::move(body));
     request.headers.emplace_back(kOnlyNew);
     request.may_hide_error = true;
     ask(file, Kind::kComplete, std::move(request));
@@ -262,14 +262,14 @@ void S3Writer::go_on(std::uint64_t file) {
     ask_commit(file, upload);
 }
 
-void S3Writer::take_id(Upload& upload, const HttpAnswer& answer) {
+void S3Writer::take_id(Upload& upload, const TransferAnswer& answer) {
     FAULT_POINT("data.upload.initiated");
     const auto id = is_status(answer, 200) ? parse_upload_id(answer.text) : std::nullopt;
     if (id) {
         upload.id = *id;
         return;
     }
-    HttpAnswer broken = answer;
+    TransferAnswer broken = answer;
     if (is_status(answer, 200)) {
         broken.end = HttpEnd::kBroken;
         broken.problem = "an upload without an id";
@@ -277,14 +277,14 @@ void S3Writer::take_id(Upload& upload, const HttpAnswer& answer) {
     fail(upload, error_of(broken, upload.name.path, "write file"));
 }
 
-void S3Writer::take_part(Upload& upload, std::size_t part, const HttpAnswer& answer) {
+void S3Writer::take_part(Upload& upload, std::size_t part, const TransferAnswer& answer) {
     FAULT_POINT("data.upload.part");
     --parts_;
     if (is_status(answer, 200) && !answer.fields.etag.empty()) {
         upload.etags[part - 1] = answer.fields.etag;
         return;
     }
-    HttpAnswer broken = answer;
+    TransferAnswer broken = answer;
     if (is_status(answer, 200)) {
         broken.end = HttpEnd::kBroken;
         broken.problem = "a part without an ETag";
@@ -292,7 +292,7 @@ void S3Writer::take_part(Upload& upload, std::size_t part, const HttpAnswer& ans
     fail(upload, error_of(broken, upload.name.path, "write file"));
 }
 
-void S3Writer::take_commit(std::uint64_t file, Upload& upload, const HttpAnswer& answer,
+void S3Writer::take_commit(std::uint64_t file, Upload& upload, const TransferAnswer& answer,
                            bool in_parts) {
     FAULT_POINT("data.upload.completed");
     const bool is_done = is_status(answer, 200) && (!in_parts || is_upload_completed(answer.text));
@@ -315,7 +315,7 @@ void S3Writer::take_commit(std::uint64_t file, Upload& upload, const HttpAnswer&
 }
 
 // What is there after a commit says whether it was this one.
-void S3Writer::take_look(std::uint64_t file, Upload& upload, const HttpAnswer& answer) {
+void S3Writer::take_look(std::uint64_t file, Upload& upload, const TransferAnswer& answer) {
     const std::string& path = upload.name.path;
     if (is_status(answer, 200) && answer.fields.write == token_text(upload.name.token)) {
         const auto version = version_of_fields(answer.fields.etag, answer.fields.last_modified);
@@ -337,7 +337,7 @@ void S3Writer::take_look(std::uint64_t file, Upload& upload, const HttpAnswer& a
     end(file, upload.failed);
 }
 
-void S3Writer::take(const HttpAnswer& answer) {
+void S3Writer::take(const TransferAnswer& answer) {
     const auto found = asked_.find(answer.tag);
     FABRIC_CHECK(found != asked_.end());
     const Request request = std::move(found->second);
@@ -376,7 +376,7 @@ void S3Writer::take(const HttpAnswer& answer) {
 std::vector<Written> S3Writer::wait(TimePoint deadline) {
     for (;;) {
         const TimePoint until = ended_.empty() ? deadline : fabricshm::kNoWait;
-        for (const HttpAnswer& answer : requests_.wait(until)) take(answer);
+        for (const TransferAnswer& answer : requests_.wait(until)) take(answer);
         if (!ended_.empty() || asked_.empty() || Clock::now() >= deadline) {
             return std::exchange(ended_, {});
         }
@@ -387,15 +387,15 @@ Result<void> S3Writer::clear(const WriteName& name, TimePoint deadline) {
     if (name.path.empty() || !is_silo_path(name.path)) return {};  // it was never begun
     const std::string key = place_.prefix() + name.path;
     S3Uploads page;
-    for (unsigned pages = 0; pages < kMostPages; ++pages) {
+    for (unsigned pages = 0; pages < kMaxPages; ++pages) {
         std::string query = "encoding-type=url";
         if (!page.next_key.empty()) query += "&key-marker=" + url_encoded(page.next_key, false);
         query += "&prefix=" + url_encoded(key, false);
         if (!page.next_id.empty()) query += "&upload-id-marker=" + url_encoded(page.next_id, false);
-        HttpRequest request = place_.request(place_.base() + "?" + query + "&uploads=");
+        TransferRequest request = place_.request(place_.base() + "?" + query + "&uploads=");
         request.deadline = deadline;
         request.max_text = kAnswerText;
-        const HttpAnswer answer = requests_.ask({request}).front();
+        const TransferAnswer answer = requests_.ask({request}).front();
         if (!is_status(answer, 200)) return error_of(answer, name.path, "list uploads");
         FABRIC_TRY(page, parse_s3_uploads(answer.text));
         for (const auto& found : page.uploads) {
@@ -403,9 +403,9 @@ Result<void> S3Writer::clear(const WriteName& name, TimePoint deadline) {
             Upload upload;
             upload.name = name;
             upload.id = found.id;
-            HttpRequest removal = place_.request("DELETE", part_url(upload, 0), nullptr);
+            TransferRequest removal = place_.request("DELETE", part_url(upload, 0), nullptr);
             removal.deadline = deadline;
-            const HttpAnswer removed = requests_.ask({removal}).front();
+            const TransferAnswer removed = requests_.ask({removal}).front();
             if (!is_status(removed, 204) && !is_status(removed, 404)) {
                 return error_of(removed, name.path, "remove upload");
             }

@@ -59,28 +59,30 @@ class S3Writer : public SiloWriter {
         bool is_last_asked = false;  // the request that ends it is under way
         std::uint64_t tag = 0;       // of begin, commit or abort
         Written failed;              // the first step that did
-        HttpAnswer doubt;            // to a commit that may have gone well
+        TransferAnswer doubt;        // to a commit that may have gone well
     };
 
     S3Writer(const S3Options& options, S3Place place, std::unique_ptr<HttpTransfers> transfers);
 
+    std::string shown(const std::string& path) const;  // for people
     Upload& upload_of(std::uint64_t file);
-    void ask(std::uint64_t file, Kind kind, HttpRequest request, std::size_t part = 0,
+    void ask(std::uint64_t file, Kind kind, TransferRequest request, std::size_t part = 0,
              const std::string& path = "");
     void ask_head(std::uint64_t file, Kind kind, const std::string& path);
-    HttpRequest new_object(const char* method, const std::string& url, const Upload& upload,
-                           Body body) const;
+    TransferRequest new_object(const char* method, const std::string& url, const Upload& upload,
+                               Body body) const;
     std::string part_url(const Upload& upload, std::size_t part) const;
     void cut_part(std::uint64_t file, Upload& upload);
     void fail(Upload& upload, const Error& error);
-    Error error_of(const HttpAnswer& answer, const std::string& path, const char* step) const;
+    Error error_of(const TransferAnswer& answer, const std::string& path, const char* step) const;
 
-    void take(const HttpAnswer& answer);
-    void take_begin(Upload& upload, const Request& request, const HttpAnswer& answer);
-    void take_id(Upload& upload, const HttpAnswer& answer);
-    void take_part(Upload& upload, std::size_t part, const HttpAnswer& answer);
-    void take_commit(std::uint64_t file, Upload& upload, const HttpAnswer& answer, bool in_parts);
-    void take_look(std::uint64_t file, Upload& upload, const HttpAnswer& answer);
+    void take(const TransferAnswer& answer);
+    void take_begin(Upload& upload, const Request& request, const TransferAnswer& answer);
+    void take_id(Upload& upload, const TransferAnswer& answer);
+    void take_part(Upload& upload, std::size_t part, const TransferAnswer& answer);
+    void take_commit(std::uint64_t file, Upload& upload, const TransferAnswer& answer,
+                     bool in_parts);
+    void take_look(std::uint64_t file, Upload& upload, const TransferAnswer& answer);
     /// Whatever can be asked for now. May end the upload.
     void go_on(std::uint64_t file);
     void ask_commit(std::uint64_t file, Upload& upload);

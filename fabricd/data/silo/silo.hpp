@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ struct SiloPage {
     // have: how many, and the first with its reason.
     std::size_t left_out = 0;
     std::string first_left_out;
+    // Of these, what is left out since the silo's answer about it can't be right; likewise.
+    std::size_t wrong = 0;
+    std::string first_wrong;
 };
 
 /// A part of one version of a file, and where it goes.
@@ -75,6 +79,14 @@ struct Fetched {
     FetchOutcome outcome = FetchOutcome::kFailed;
     Error error{fabricshm::Errc::kOk, 0, ""};  // of kFailed
     std::string reason;                        // for people
+    bool is_copy = false;                      // not from the silo itself: it says nothing of it
+    bool is_of_file = false;                   // kFailed: of this file alone, the silo has answered
+};
+
+/// That a silo does not answer, and why.
+struct SiloAway {
+    Error error{fabricshm::Errc::kOk, 0, ""};
+    std::string reason;  // for people
 };
 
 /// One thread at a time.
@@ -92,6 +104,10 @@ class Silo {
 
     /// Of one file. kNotFound: there is none.
     virtual Result<FileFacts> look(const std::string& path, TimePoint deadline) = 0;
+
+    /// Of one that answers from what it knew before while the silo itself is away: whether the last
+    /// open(), list() or look() was so.
+    virtual std::optional<SiloAway> away() const { return std::nullopt; }
 
     /// Whether start() may be called now.
     virtual bool has_room() const noexcept = 0;

@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "libfabricshm/base/reason.hpp"
+
 namespace fabricd {
+
+using fabricshm::Errc;
+using fabricshm::explain;
 
 namespace {
 
@@ -11,6 +16,23 @@ constexpr std::string_view kTemporary = ".fabric-write-";
 constexpr std::size_t kDigits = 16;
 
 }  // namespace
+
+Result<void> check_write_path(const std::string& path, const std::string& shown) {
+    const bool is_path =
+        !path.empty() && is_silo_path(path) && !is_temporary_name(path.substr(path.rfind('/') + 1));
+    if (is_path) return {};
+    return explain({Errc::kInvalid, 0, "begin file"}, "%s is no path of a file in a silo",
+                   shown.c_str());
+}
+
+Error error_of_taken(const std::string& shown, const char* step) {
+    return explain({Errc::kExists, 0, step},
+                   "%s is there already, and files are not written again in place", shown.c_str());
+}
+
+Error error_of_no_folder(const std::string& shown, const char* step) {
+    return explain({Errc::kExists, 0, step}, "%s is no folder", shown.c_str());
+}
 
 std::string token_text(std::uint64_t token) {
     char text[kDigits + 1];

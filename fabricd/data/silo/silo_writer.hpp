@@ -13,7 +13,7 @@
 namespace fabricd {
 
 /// The most that one append() takes: two chunks of the cache.
-inline constexpr Bytes kMostAppend = 8 * fabricshm::kMiB;
+inline constexpr Bytes kMaxAppend = 8 * fabricshm::kMiB;
 
 /// What came of a step.
 struct Written {
@@ -50,7 +50,7 @@ class SiloWriter {
     /// `file` is the caller's number, until commit() went well or abort() ended. Fails with kExists
     /// when there is such a file or folder; kInvalid: no path of a file.
     virtual void begin(std::uint64_t file, const WriteName& name, std::uint64_t tag) = 0;
-    /// Its next bytes, kMostAppend at most; the memory is the writer's until wait() gives the tag.
+    /// Its next bytes, kMaxAppend at most; the memory is the writer's until wait() gives the tag.
     virtual void append(std::uint64_t file, const std::byte* bytes, Bytes count,
                         std::uint64_t tag) = 0;
     /// Ends when the file is in the silo, whole, and stays there through a crash. kExists: another
@@ -66,6 +66,13 @@ class SiloWriter {
     /// often as one likes. A file that was committed stays.
     virtual Result<void> clear(const WriteName& name, TimePoint deadline) = 0;
 };
+
+/// How each writer begins. `shown` is the file for people. kInvalid: no file may have that path.
+Result<void> check_write_path(const std::string& path, const std::string& shown);
+/// kExists: the name is another file's.
+Error error_of_taken(const std::string& shown, const char* step);
+/// kExists: what is there where the path has a folder is none.
+Error error_of_no_folder(const std::string& shown, const char* step);
 
 /// A token as text: 16 hexadecimal digits.
 std::string token_text(std::uint64_t token);

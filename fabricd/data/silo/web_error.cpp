@@ -43,7 +43,7 @@ Error code_for_status(int status, const char* step) {
     return {Errc::kUnsupported, 0, step};
 }
 
-Error code_for(const HttpAnswer& answer, const char* step) {
+Error code_for(const TransferAnswer& answer, const char* step) {
     switch (answer.end) {
         case HttpEnd::kAnswered:
             return code_for_status(answer.status, step);
@@ -69,7 +69,7 @@ std::string shown_path(const std::string& path) {
     return text.substr(0, kShownPath / 2) + "..." + text.substr(text.size() - kShownPath / 2);
 }
 
-std::string web_words(const HttpAnswer& answer, const std::string& code) {
+std::string web_words(const TransferAnswer& answer, const std::string& code) {
     std::string words;
     const auto add = [&](const std::string& more) { words += (words.empty() ? "" : ", ") + more; };
     if (answer.status != 0) add("status " + std::to_string(answer.status));
@@ -86,7 +86,7 @@ std::string web_words(const HttpAnswer& answer, const std::string& code) {
     return words;
 }
 
-Error web_error(const std::string& silo, const HttpAnswer& answer, const std::string& code,
+Error web_error(const std::string& silo, const TransferAnswer& answer, const std::string& code,
                 const std::string& path, const char* step) {
     return fabricshm::explain(code_for(answer, step), "%s: %s: %s", silo.c_str(),
                               shown_path(path).c_str(), web_words(answer, code).c_str());

@@ -13,8 +13,8 @@ namespace fabricd {
 std::string shown_path(const std::string& path);
 
 /// `code`: what the body calls it ("SlowDown"), "": nothing.
-std::string web_words(const HttpAnswer& answer, const std::string& code);
-fabricshm::Error web_error(const std::string& silo, const HttpAnswer& answer,
+std::string web_words(const TransferAnswer& answer, const std::string& code);
+fabricshm::Error web_error(const std::string& silo, const TransferAnswer& answer,
                            const std::string& code, const std::string& path, const char* step);
 
 }  // namespace fabricd

@@ -16,7 +16,7 @@ using fabricshm::Duration;
 namespace {
 
 // "3": seconds. Dates are not looked at.
-Duration asked_pause(const HttpAnswer& answer) noexcept {
+Duration asked_pause(const TransferAnswer& answer) noexcept {
     unsigned seconds = 0;
     const std::string& text = answer.fields.retry_after;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -26,7 +26,7 @@ Duration asked_pause(const HttpAnswer& answer) noexcept {
 
 }  // namespace
 
-bool is_worth_retry(const HttpAnswer& answer) noexcept {
+bool is_worth_retry(const TransferAnswer& answer) noexcept {
     if (answer.end == HttpEnd::kConnection || answer.end == HttpEnd::kStalled) return true;
     if (answer.end != HttpEnd::kAnswered) return false;
     switch (answer.status) {
@@ -57,7 +57,7 @@ WebRequests::WebRequests(std::unique_ptr<HttpTransfers> transfers, const RetryOp
     random_.seed(seed);
 }
 
-std::uint64_t WebRequests::begin(const HttpRequest& request, bool is_asked) {
+std::uint64_t WebRequests::begin(const TransferRequest& request, bool is_asked) {
     const std::uint64_t tag = ++last_tag_;
     Attempt& attempt = attempts_[tag];
     attempt.request = request;
@@ -69,7 +69,7 @@ std::uint64_t WebRequests::begin(const HttpRequest& request, bool is_asked) {
     return tag;
 }
 
-void WebRequests::start(const HttpRequest& request) {
+void WebRequests::start(const TransferRequest& request) {
     begin(request, false);
 }
 
@@ -83,7 +83,7 @@ Duration WebRequests::pause_before(const Attempt& attempt) {
 }
 
 // The last word, or another attempt for which there is time.
-void WebRequests::take(HttpAnswer answer) {
+void WebRequests::take(TransferAnswer answer) {
     const auto found = attempts_.find(answer.tag);
     Attempt& attempt = found->second;
     attempt.last = std::move(answer);
@@ -127,10 +127,10 @@ void WebRequests::turn(TimePoint deadline) {
     start_due(Clock::now());
     const TimePoint until = std::min(deadline, next_due());
     if (transfers_->under_way() == 0 && until > Clock::now()) std::this_thread::sleep_until(until);
-    for (HttpAnswer& answer : transfers_->wait(until)) take(std::move(answer));
+    for (TransferAnswer& answer : transfers_->wait(until)) take(std::move(answer));
 }
 
-std::vector<HttpAnswer> WebRequests::wait(TimePoint deadline) {
+std::vector<TransferAnswer> WebRequests::wait(TimePoint deadline) {
     for (;;) {
         if (!ended_.empty() || attempts_.empty()) return std::exchange(ended_, {});
         turn(deadline);
@@ -138,11 +138,11 @@ std::vector<HttpAnswer> WebRequests::wait(TimePoint deadline) {
     }
 }
 
-std::vector<HttpAnswer> WebRequests::ask(const std::vector<HttpRequest>& requests) {
+std::vector<TransferAnswer> WebRequests::ask(const std::vector<TransferRequest>& requests) {
     std::vector<std::uint64_t> tags;
     tags.reserve(requests.size());
-    for (const HttpRequest& request : requests) tags.push_back(begin(request, true));
-    std::vector<HttpAnswer> answers;
+    for (const TransferRequest& request : requests) tags.push_back(begin(request, true));
+    std::vector<TransferAnswer> answers;
     for (const std::uint64_t tag : tags) {
         // Each has its deadline, at which it ends.
         while (!asked_.contains(tag)) turn(TimePoint::max());

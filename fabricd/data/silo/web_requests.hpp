@@ -23,7 +23,7 @@ struct RetryOptions {
 
 /// Whether another attempt may have another answer: 429, 500, 502, 503, 504, and connections that
 /// broke or stalled. Never what the server has decided: 403, 404, 412, 416.
-bool is_worth_retry(const HttpAnswer& answer) noexcept;
+bool is_worth_retry(const TransferAnswer& answer) noexcept;
 
 /// The same of the answer 200 to a request that may hide an error.
 bool hides_passing_error(std::string_view text) noexcept;
@@ -38,29 +38,29 @@ class WebRequests {
     /// Attempts after the first, of all requests so far.
     std::uint64_t retries() const noexcept { return retries_; }
 
-    void start(const HttpRequest& request);
+    void start(const TransferRequest& request);
     /// The last answer to each that has ended. Waits for the first while any is under way, until
     /// `deadline`.
-    std::vector<HttpAnswer> wait(TimePoint deadline);
+    std::vector<TransferAnswer> wait(TimePoint deadline);
     /// Asks all of them, and waits for all; the answers in the order of the requests. Answers to
     /// others go to the next wait(). At the deadline of a request it has ended.
-    std::vector<HttpAnswer> ask(const std::vector<HttpRequest>& requests);
+    std::vector<TransferAnswer> ask(const std::vector<TransferRequest>& requests);
 
   private:
     struct Attempt {
-        HttpRequest request;
+        TransferRequest request;
         std::uint64_t tag = 0;  // the caller's
         bool is_asked = false;
         unsigned made = 0;
         TimePoint next;  // of one that waits
-        HttpAnswer last;
+        TransferAnswer last;
     };
 
-    std::uint64_t begin(const HttpRequest& request, bool is_asked);
+    std::uint64_t begin(const TransferRequest& request, bool is_asked);
     void start_due(TimePoint now);
     TimePoint next_due() const noexcept;
     fabricshm::Duration pause_before(const Attempt& attempt);
-    void take(HttpAnswer answer);
+    void take(TransferAnswer answer);
     void turn(TimePoint deadline);
 
     std::unique_ptr<HttpTransfers> transfers_;
@@ -70,8 +70,8 @@ class WebRequests {
     std::vector<std::uint64_t> paused_;
     std::uint64_t last_tag_ = 0;
     std::uint64_t retries_ = 0;
-    std::vector<HttpAnswer> ended_;
-    std::map<std::uint64_t, HttpAnswer> asked_;  // by the tag of the transfer
+    std::vector<TransferAnswer> ended_;
+    std::map<std::uint64_t, TransferAnswer> asked_;  // by the tag of the transfer
 };
 
 }  // namespace fabricd

@@ -1,6 +1,8 @@
 #include "fabricd/data/silo/web_silo.hpp"
 
 #include <algorithm>
+#include <ctime>
+#include <thread>
 #include <utility>
 
 #include "fabricd/data/silo/web_error.hpp"
@@ -20,7 +22,8 @@ WebSilo::WebSilo(std::string name, const WebSiloOptions& options,
       fetch_timeout_(options.fetch_timeout),
       requests_(std::move(transfers), options.retry) {}
 
-Error WebSilo::error_of(const HttpAnswer& answer, const std::string& path, const char* step) const {
+Error WebSilo::error_of(const TransferAnswer& answer, const std::string& path,
+                        const char* step) const {
     return web_error(name_, answer, code_of(answer), path, step);
 }
 
@@ -29,7 +32,7 @@ Error WebSilo::not_a_path(const std::string& path, const char* step) const {
                    shown_path(path).c_str());
 }
 
-Result<FileFacts> WebSilo::facts_of(const HttpAnswer& answer, const std::string& path) const {
+Result<FileFacts> WebSilo::facts_of(const TransferAnswer& answer, const std::string& path) const {
     const Error unusable{Errc::kUnsupported, 0, "look at file"};
     const auto version = version_of_fields(answer.fields.etag, answer.fields.last_modified);
     if (!version) {
@@ -45,10 +48,10 @@ Result<FileFacts> WebSilo::facts_of(const HttpAnswer& answer, const std::string&
 
 Result<FileFacts> WebSilo::look(const std::string& path, TimePoint deadline) {
     if (path.empty() || !is_silo_path(path)) return not_a_path(path, "look at file");
-    HttpRequest request = request_for(path);
+    TransferRequest request = request_for(path);
     request.is_head = true;
     request.deadline = deadline;
-    const HttpAnswer answer = requests_.ask({request}).front();
+    const TransferAnswer answer = requests_.ask({request}).front();
     if (answer.end != HttpEnd::kAnswered || answer.status != 200) {
         return error_of(answer, path, "look at file");
     }
@@ -56,7 +59,8 @@ Result<FileFacts> WebSilo::look(const std::string& path, TimePoint deadline) {
 }
 
 bool WebSilo::has_room() const noexcept {
-    return fetches_.size() + ended_.size() < std::max(2U, requests_.connections()) - 1;
+    return fetches_.size() + later_.size() + ended_.size() <
+           std::max(2U, requests_.connections()) - 1;
 }
 
 void WebSilo::start(const Fetch& fetch) {
@@ -67,7 +71,7 @@ void WebSilo::start(const Fetch& fetch) {
             {fetch.tag, FetchOutcome::kFailed, error, fabricshm::explanation_of(error)});
         return;
     }
-    HttpRequest request = request_for(fetch.path);
+    TransferRequest request = request_for(fetch.path);
     const std::string condition = condition_of(fetch.facts.version);
     if (!condition.empty()) request.headers.push_back(condition);
     // No range means no byte: whether the version is still there is all that can be asked.
@@ -76,13 +80,12 @@ void WebSilo::start(const Fetch& fetch) {
     request.offset = fetch.offset;
     request.bytes = fetch.bytes;
     request.deadline = Clock::now() + fetch_timeout_;
-    request.tag = ++last_tag_;
-    fetches_[request.tag] = fetch;
-    requests_.start(request);
+    ask({fetch, std::move(request)});
 }
 
 // What the answer says of the version that was asked for, also where it is otherwise unusable.
-std::optional<std::string> WebSilo::change_in(const Fetch& fetch, const HttpAnswer& answer) const {
+std::optional<std::string> WebSilo::change_in(const Fetch& fetch,
+                                              const TransferAnswer& answer) const {
     if (answer.status == 412) return "it is another version";
     // A silo that is gone is not a file that is gone.
     if (answer.status == 404 && code_of(answer) != "NoSuchBucket") return "it is gone";
@@ -98,11 +101,11 @@ std::optional<std::string> WebSilo::change_in(const Fetch& fetch, const HttpAnsw
     return std::nullopt;
 }
 
-Fetched WebSilo::verdict_on(const Fetch& fetch, const HttpAnswer& answer) const {
+Fetched WebSilo::verdict_on(const Fetch& fetch, const TransferAnswer& answer) const {
     if (const auto change = change_in(fetch, answer)) {
         return {fetch.tag, FetchOutcome::kChanged, {Errc::kOk, 0, ""}, *change};
     }
-    const auto fail = [&](const HttpAnswer& why) {
+    const auto fail = [&](const TransferAnswer& why) {
         const Error error = error_of(why, fetch.path, "fetch");
         return Fetched{fetch.tag, FetchOutcome::kFailed, error,
                        name_ + ": " + printable(fetch.path) + ": " + web_words(why, code_of(why))};
@@ -111,7 +114,7 @@ Fetched WebSilo::verdict_on(const Fetch& fetch, const HttpAnswer& answer) const 
     if (answer.end != HttpEnd::kAnswered || answer.status != expected) return fail(answer);
     const auto& fields = answer.fields;
     if (!is_version(fetch.facts.version, fields.etag, fields.last_modified)) {
-        HttpAnswer broken = answer;
+        TransferAnswer broken = answer;
         broken.end = HttpEnd::kBroken;
         broken.problem = "an answer that does not say of which version it is";
         return fail(broken);
@@ -119,15 +122,75 @@ Fetched WebSilo::verdict_on(const Fetch& fetch, const HttpAnswer& answer) const 
     return {fetch.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""};
 }
 
-std::vector<Fetched> WebSilo::wait(TimePoint deadline) {
-    const auto answers = requests_.wait(ended_.empty() ? deadline : fabricshm::kNoWait);
-    auto ended = std::exchange(ended_, {});
-    for (const HttpAnswer& answer : answers) {
-        const auto fetch = fetches_.find(answer.tag);
-        FABRIC_CHECK(fetch != fetches_.end());
-        ended.push_back(verdict_on(fetch->second, answer));
-        fetches_.erase(fetch);
+// Of a version whose time the next one may have, too; false: not before the deadline.
+bool WebSilo::ask_later(Asked asked, const TransferAnswer& answer) {
+    const auto seconds =
+        settles_in(asked.fetch.facts.version, answer.fields.date, std::time(nullptr));
+    const TimePoint at = Clock::now() + std::chrono::seconds(seconds);
+    if (at >= asked.request.deadline) return false;
+    later_.push_back({std::move(asked), at});
+    return true;
+}
+
+void WebSilo::ask(Asked asked) {
+    asked.request.tag = ++last_tag_;
+    requests_.start(asked.request);
+    fetches_[asked.request.tag] = std::move(asked);
+}
+
+void WebSilo::ask_due() {
+    const TimePoint now = Clock::now();
+    for (Later& one : std::exchange(later_, {})) {
+        if (one.at > now) {
+            later_.push_back(std::move(one));
+        } else {
+            ask(std::move(one.asked));
+        }
     }
+}
+
+TimePoint WebSilo::next_due() const noexcept {
+    TimePoint next = TimePoint::max();
+    for (const Later& one : later_) next = std::min(next, one.at);
+    return next;
+}
+
+std::vector<Fetched> WebSilo::wait(TimePoint deadline) {
+    for (;;) {
+        ask_due();
+        const TimePoint until =
+            std::min(ended_.empty() ? deadline : fabricshm::kNoWait, next_due());
+        // Nothing that the requests could wait for.
+        if (fetches_.empty() && !later_.empty()) std::this_thread::sleep_until(until);
+        for (const TransferAnswer& answer : requests_.wait(until)) take(answer);
+        const bool has_more = !fetches_.empty() || !later_.empty();
+        if (!ended_.empty() || !has_more || Clock::now() >= deadline) break;
+    }
+    return std::exchange(ended_, {});
+}
+
+void WebSilo::take(const TransferAnswer& answer) {
+    const auto found = fetches_.find(answer.tag);
+    FABRIC_CHECK(found != fetches_.end());
+    Asked asked = std::move(found->second);
+    fetches_.erase(found);
+    const Fetch fetch = asked.fetch;
+    Fetched ended = verdict_on(fetch, answer);
+    const bool is_young =
+        ended.outcome == FetchOutcome::kWhole &&
+        settles_in(fetch.facts.version, answer.fields.date, std::time(nullptr)) > 0;
+    if (is_young && ask_later(std::move(asked), answer)) return;
+    if (is_young) ended = too_young(fetch);
+    ended_.push_back(std::move(ended));
+}
+
+Fetched WebSilo::too_young(const Fetch& fetch) const {
+    const Error error = explain(
+        {Errc::kTimeout, 0, "fetch"},
+        "%s: %s: changed just now, or later than the server's Date, and it has no strong ETag",
+        name_.c_str(), shown_path(fetch.path).c_str());
+    Fetched ended{fetch.tag, FetchOutcome::kFailed, error, fabricshm::explanation_of(error)};
+    ended.is_of_file = true;
     return ended;
 }
 

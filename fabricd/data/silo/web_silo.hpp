@@ -22,7 +22,9 @@ struct WebSiloOptions {
     std::chrono::milliseconds fetch_timeout{30'000};
 };
 
-/// A version is a strong ETag, else time of change (and length). Errors name silo, path, status and
+/// A version is a strong ETag, else time of change (and length). Bytes of one that is a time alone
+/// count when the server's Date is two seconds later, and are asked for again until then: what was
+/// changed twice in a second is never a mixture. Errors name silo, path, status and
 /// the server's id of the request; never a secret.
 class WebSilo : public Silo {
   public:
@@ -41,26 +43,41 @@ class WebSilo : public Silo {
             std::unique_ptr<HttpTransfers> transfers);
 
     /// A GET of a file below the root.
-    virtual HttpRequest request_for(const std::string& path) const = 0;
+    virtual TransferRequest request_for(const std::string& path) const = 0;
     /// What the body of an error calls it: "SlowDown". "": it has no name for it.
-    virtual std::string code_of(const HttpAnswer&) const { return ""; }
+    virtual std::string code_of(const TransferAnswer&) const { return ""; }
 
     /// The error that an answer is; `path` is what was asked for.
-    Error error_of(const HttpAnswer& answer, const std::string& path, const char* step) const;
+    Error error_of(const TransferAnswer& answer, const std::string& path, const char* step) const;
     /// Of the answer 200 to a HEAD.
-    Result<FileFacts> facts_of(const HttpAnswer& answer, const std::string& path) const;
+    Result<FileFacts> facts_of(const TransferAnswer& answer, const std::string& path) const;
     Error not_a_path(const std::string& path, const char* step) const;
 
     WebRequests& requests() noexcept { return requests_; }
 
   private:
-    std::optional<std::string> change_in(const Fetch& fetch, const HttpAnswer& answer) const;
-    Fetched verdict_on(const Fetch& fetch, const HttpAnswer& answer) const;
+    std::optional<std::string> change_in(const Fetch& fetch, const TransferAnswer& answer) const;
+    Fetched verdict_on(const Fetch& fetch, const TransferAnswer& answer) const;
+    struct Asked {
+        Fetch fetch;
+        TransferRequest request;
+    };
+    bool ask_later(Asked asked, const TransferAnswer& answer);
+    void ask(Asked asked);
+    void take(const TransferAnswer& answer);
+    Fetched too_young(const Fetch& fetch) const;
+    void ask_due();
+    TimePoint next_due() const noexcept;
 
     std::string name_;
     std::chrono::milliseconds fetch_timeout_;
     WebRequests requests_;
-    std::map<std::uint64_t, Fetch> fetches_;  // by the tag of the request
+    std::map<std::uint64_t, Asked> fetches_;  // by the tag of the request
+    struct Later {
+        Asked asked;
+        TimePoint at;
+    };
+    std::vector<Later> later_;  // of versions that were too young
     std::uint64_t last_tag_ = 0;
     std::vector<Fetched> ended_;  // without having been asked for
 };

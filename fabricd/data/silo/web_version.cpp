@@ -20,6 +20,9 @@ enum class VersionKind : std::uint8_t {
 
 constexpr std::size_t kTextBytes = sizeof(FileVersion::words) - 2;
 constexpr std::size_t kDigits = 32;
+// Seconds: of one clock the next would do, but files and answers may have two.
+constexpr std::int64_t kSettled = 2;
+constexpr std::int64_t kSettledByOwnClock = 60;
 constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
 constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
                                    "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
@@ -140,6 +143,15 @@ std::optional<bool> is_version(const FileVersion& version, std::string_view etag
     const auto other = by_time ? version_of_fields("", last_modified) : version_of_etag(etag);
     if (!other) return std::nullopt;
     return *other == version;
+}
+
+std::int64_t settles_in(const FileVersion& version, std::string_view date,
+                        std::int64_t now) noexcept {
+    if (kind_of(version) != VersionKind::kTime) return 0;
+    const auto changed = static_cast<std::int64_t>(version.words[1]);
+    const auto answered = parse_http_date(date);
+    const std::int64_t settled = changed + (answered ? kSettled : kSettledByOwnClock);
+    return std::max<std::int64_t>(0, settled - answered.value_or(now));
 }
 
 std::optional<std::int64_t> parse_http_date(std::string_view text) noexcept {

@@ -67,6 +67,35 @@ Result<void> check_file(int fd, const std::string& path) {
                    printable(path).c_str());
 }
 
+int allocate(int fd, Bytes begin, Bytes bytes) {
+    int failed = 0;
+    do {
+        failed = ::fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) == 0
+                     ? 0
+                     : errno;
+    } while (failed == EINTR);
+    // Where the file system can't promise room, a full disk switches the spill off when it is met.
+    return failed == EOPNOTSUPP ? 0 : failed;
+}
+
+// All of the wanted slots; of a full disk those that the file had and that have their room.
+Result<std::uint32_t> allocate_slots(int fd, const std::string& path, std::uint32_t wanted) {
+    struct stat before {};
+    if (::fstat(fd, &before) != 0) return error_of(errno, path);
+    if (::ftruncate(fd, static_cast<off_t>(wanted * kSlotBytes)) != 0) return error_of(errno, path);
+    const int failed = allocate(fd, 0, wanted * kSlotBytes);
+    if (failed == 0) return wanted;
+    if (failed != ENOSPC && failed != EDQUOT) return error_of(failed, path);
+    const auto had = static_cast<std::uint32_t>(
+        std::min(static_cast<Bytes>(before.st_size) / kSlotBytes, Bytes{wanted}));
+    // What was allocated behind them before the disk was full goes back.
+    if (::ftruncate(fd, static_cast<off_t>(had * kSlotBytes)) != 0) return error_of(errno, path);
+    std::uint32_t there = 0;
+    while (there < had && allocate(fd, there * kSlotBytes, kSlotBytes) == 0) ++there;
+    if (::ftruncate(fd, static_cast<off_t>(there * kSlotBytes)) != 0) return error_of(errno, path);
+    return there;
+}
+
 std::string no_room(const std::string& folder, Bytes bytes, Bytes there) {
     return printable(folder) + ": has not the room for spill_bytes " +
            fabricshm::format_bytes(bytes) + (there != 0 ? ", but for " : "") +
@@ -85,25 +114,26 @@ Result<SlotFiles> SlotFiles::open(const std::string& folder, Bytes bytes) {
         return explain({Errc::kBusy, 0, kStep}, "%s: another process uses this spill",
                        printable(folder).c_str());
     }
-    files.slots_ = static_cast<std::uint32_t>(bytes / kSlotBytes);
-    FABRIC_CHECK(files.slots_ > 0);
-    std::size_t number = 0;
+    const auto wanted = static_cast<std::uint32_t>(bytes / kSlotBytes);
+    FABRIC_CHECK(wanted > 0);
     // Those of a larger budget first: their room is needed.
-    const std::size_t count = (files.slots_ + kSlotsPerFile - 1) / kSlotsPerFile;
+    const std::size_t count = (wanted + kSlotsPerFile - 1) / kSlotsPerFile;
     for (std::size_t old = count; ::unlink(file_name(folder, old).c_str()) == 0;) ++old;
-    for (std::uint32_t slot = 0; slot < files.slots_; slot += kSlotsPerFile) {
-        const Bytes size = std::min(kSlotsPerFile, files.slots_ - slot) * kSlotBytes;
-        const auto opened = files.open_file(file_name(folder, number++), size);
-        if (!opened.ok() && opened.error().detail == ENOSPC) {
-            return explain(opened.error(), "%s", no_room(folder, bytes, 0).c_str());
-        }
-        if (!opened.ok()) return opened.error();
+    for (std::size_t number = 0; files.slots_ < wanted; ++number) {
+        const std::uint32_t more = std::min(kSlotsPerFile, wanted - files.slots_);
+        FABRIC_TRY(const std::uint32_t there, files.open_file(file_name(folder, number), more));
+        files.slots_ += there;
+        if (there == more) continue;
+        const std::string text = no_room(folder, bytes, files.slots_ * kSlotBytes);
+        if (files.slots_ == 0) return explain({Errc::kSystem, ENOSPC, kStep}, "%s", text.c_str());
+        files.shortage_ = text;
+        break;
     }
     FAULT_POINT("spill.files_made");
     return files;
 }
 
-Result<void> SlotFiles::open_file(const std::string& path, Bytes bytes) {
+Result<std::uint32_t> SlotFiles::open_file(const std::string& path, std::uint32_t wanted) {
     File file;
     // Not through a link.
     const Fd made(
@@ -119,16 +149,10 @@ Result<void> SlotFiles::open_file(const std::string& path, Bytes bytes) {
         file.readable = Fd(::open(path.c_str(), kFlags));
     }
     if (!file.readable) return error_of(errno, path);
-    if (::ftruncate(made.get(), static_cast<off_t>(bytes)) != 0) return error_of(errno, path);
-    int allocated = 0;
-    do {
-        allocated = ::fallocate(made.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-    } while (allocated == EINTR);
-    if (allocated == ENOSPC) static_cast<void>(::unlink(path.c_str()));
-    // Where the file system can't promise room, a full disk switches the spill off when it is met.
-    if (allocated != 0 && allocated != EOPNOTSUPP) return error_of(allocated, path);
-    files_.push_back(std::move(file));
-    return {};
+    FABRIC_TRY(const std::uint32_t there, allocate_slots(made.get(), path, wanted));
+    if (there == 0) static_cast<void>(::unlink(path.c_str()));
+    if (there != 0) files_.push_back(std::move(file));
+    return there;
 }
 
 const fabricshm::DiskFile& SlotFiles::writable(std::uint32_t slot) const {

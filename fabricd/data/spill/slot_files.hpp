@@ -22,6 +22,8 @@ class SlotFiles {
     static Result<SlotFiles> open(const std::string& folder, Bytes bytes);
 
     std::uint32_t slots() const noexcept { return slots_; }
+    /// Why there are fewer than were asked for, for people; "": there are as many.
+    const std::string& shortage() const noexcept { return shortage_; }
 
     const fabricshm::DiskFile& writable(std::uint32_t slot) const;
     int readable(std::uint32_t slot) const;
@@ -36,11 +38,13 @@ class SlotFiles {
         fabricshm::Fd readable;
     };
 
-    Result<void> open_file(const std::string& path, Bytes bytes);
+    // How many slots of a file there are; fewer than `wanted`: the disk is full.
+    Result<std::uint32_t> open_file(const std::string& path, std::uint32_t wanted);
 
     fabricshm::Fd lock_;
     std::vector<File> files_;
     std::uint32_t slots_ = 0;
+    std::string shortage_;
     bool direct_ = true;
 };
 

@@ -56,7 +56,7 @@ Bytes index_place(Bytes end) noexcept {
 
 bool fits_slot(Bytes end, std::size_t entries) noexcept {
     const Bytes index = fabricshm::round_up(index_bytes(entries), kDiskBlock);
-    return index <= kMostIndexBytes && index_place(end) + index <= kSlotBytes;
+    return index <= kMaxIndexBytes && index_place(end) + index <= kSlotBytes;
 }
 
 void write_index(const SlotIndexHead& head, std::span<const SlotEntry> entries, std::byte* into) {
@@ -69,7 +69,7 @@ void write_index(const SlotIndexHead& head, std::span<const SlotEntry> entries, 
 Result<std::vector<SlotEntry>> read_index(std::span<const std::byte> bytes, std::uint32_t checksum,
                                           const SlotIndexHead& head) {
     RawHead raw{};
-    if (bytes.size() < sizeof raw || bytes.size() > kMostIndexBytes)
+    if (bytes.size() < sizeof raw || bytes.size() > kMaxIndexBytes)
         return corrupt("has another size");
     if (fabricshm::crc32c(bytes.data(), bytes.size()) != checksum)
         return corrupt("has another sum");

@@ -41,7 +41,7 @@ struct SlotIndexHead {
 Bytes place_behind(Bytes end, Bytes bytes) noexcept;
 
 /// Sixteen indexes are read at a time after a restart, into the memory of a slot.
-inline constexpr Bytes kMostIndexBytes = kSlotBytes / 16;
+inline constexpr Bytes kMaxIndexBytes = kSlotBytes / 16;
 Bytes index_bytes(std::size_t entries) noexcept;
 /// Where the index goes: at a block's beginning.
 Bytes index_place(Bytes end) noexcept;

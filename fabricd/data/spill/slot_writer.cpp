@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kIdle = 1s;
-constexpr std::size_t kMostPieces = 4;
+constexpr std::size_t kMaxPieces = 4;
 
 }  // namespace
 
@@ -68,7 +68,7 @@ void SlotWriter::run() {
             continue;
         }
         std::vector<SlotPiece> pieces;
-        while (!pieces_.empty() && pieces.size() < kMostPieces) {
+        while (!pieces_.empty() && pieces.size() < kMaxPieces) {
             pieces.push_back(std::move(pieces_.front()));
             pieces_.pop_front();
         }

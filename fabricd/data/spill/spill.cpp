@@ -23,8 +23,8 @@ using fabricshm::kDiskBlock;
 namespace {
 
 // By which the disk may be behind: what comes then is not stored.
-constexpr std::uint32_t kMostStaged = 12;
-constexpr std::uint32_t kLeastStaged = 4;
+constexpr std::uint32_t kMaxStaged = 12;
+constexpr std::uint32_t kMinStaged = 4;
 // A pack to which nothing more comes is written as it is.
 constexpr auto kIdlePack = 1s;
 constexpr auto kCatalogueWait = 5s;
@@ -48,7 +48,11 @@ std::size_t Spill::FileNameHash::operator()(const FileName& name) const noexcept
 Result<std::unique_ptr<Spill>> Spill::open(const std::string& folder, Bytes bytes,
                                            CatalogueThread& catalogue, CatalogueContent content) {
     FABRIC_TRY(auto files, SlotFiles::open(folder, bytes));
-    const std::uint32_t staged = std::clamp(files.slots() / 4, kLeastStaged, kMostStaged);
+    if (!files.shortage().empty()) {
+        fabricshm::log(fabricshm::LogLevel::kWarning,
+                       "%s: the spill has these until the next start", files.shortage().c_str());
+    }
+    const std::uint32_t staged = std::clamp(files.slots() / 4, kMinStaged, kMaxStaged);
     FABRIC_TRY(auto staging, StagingRoom::make(staged));
     std::unique_ptr<Spill> spill(new Spill(std::move(files), std::move(staging), catalogue));
     FABRIC_TRY_VOID(spill->restore(std::move(content)));
@@ -128,7 +132,7 @@ void Spill::restore_slot(std::uint32_t slot, std::vector<SlotEntry> entries) {
 Result<void> Spill::restore_packs(const std::vector<CataloguedSlot>& rows) {
     const auto room = staging_->take();
     FABRIC_CHECK(room != nullptr);
-    constexpr Bytes kRoom = kMostIndexBytes;
+    constexpr Bytes kRoom = kMaxIndexBytes;
     static_assert(kRestoreDepth * kRoom <= kSlotBytes);
     fabricshm::DiskReader reader({room->bytes(), kSlotBytes}, kRestoreDepth);
     const auto read_one = [&](std::size_t row, std::byte* into) {

@@ -15,19 +15,13 @@
 #include <vector>
 
 #include "fabricd/data/catalogue/catalogue_thread.hpp"
+#include "fabricd/data/silo/chunk_name.hpp"
 #include "fabricd/data/spill/slot_files.hpp"
 #include "fabricd/data/spill/slot_map.hpp"
 #include "fabricd/data/spill/slot_writer.hpp"
 #include "fabricd/data/spill/staging.hpp"
 
 namespace fabricd {
-
-/// A chunk of a version of a file: its content never changes.
-struct ChunkName {
-    std::string path;  // in the namespace: "/images/x.jpeg"
-    FileVersion version;
-    std::uint32_t number = 0;
-};
 
 struct SpillStatus {
     std::string off;  // why, for people; "": it is on

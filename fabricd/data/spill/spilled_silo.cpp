@@ -52,8 +52,7 @@ Result<std::unique_ptr<SpilledSilo>> SpilledSilo::open(Parts parts) {
     const std::string reason = fabricshm::explanation_of(error);
     const auto known = silo->parts_.catalogue->read_page(silo->parts_.at, "", 1, Clock::now() + 5s);
     if (!known.ok()) return fabricshm::explain(error, "%s", reason.c_str());
-    fabricshm::explain(error, "%s", reason.c_str());
-    silo->note_away(error);
+    silo->note_away(error, reason);
     return silo;
 }
 
@@ -68,11 +67,13 @@ Result<Silo*> SpilledSilo::behind() {
     return behind_.get();
 }
 
-void SpilledSilo::note_away(const Error& error) {
-    if (std::exchange(is_away_, true)) return;
+void SpilledSilo::note_away(const Error& error, const std::string& reason) {
+    const bool is_new = !away_;
+    away_ = SiloAway{error, reason};
+    if (!is_new) return;
     fabricshm::log(fabricshm::LogLevel::kWarning,
                    "%s: %s; names are those of before until it answers again", parts_.at.c_str(),
-                   fabricshm::explanation_of(error).c_str());
+                   reason.c_str());
 }
 
 Result<SiloPage> SpilledSilo::list_behind(const std::string& folder, const std::string& after,
@@ -107,7 +108,7 @@ Result<SiloPage> SpilledSilo::list(const std::string& folder, const std::string&
                                    std::size_t most, TimePoint deadline) {
     auto page = list_behind(folder, after, most, deadline);
     if (page.ok()) {
-        is_away_ = false;
+        away_ = {};
         note_page(folder, after, *page);
         return page;
     }
@@ -121,7 +122,7 @@ Result<SiloPage> SpilledSilo::list(const std::string& folder, const std::string&
                                              std::max(deadline, Clock::now() + 1s));
     fabricshm::explain(error, "%s", reason.c_str());
     if (!known.ok()) return error;
-    note_away(error);
+    note_away(error, reason);
     return known;
 }
 
@@ -131,6 +132,7 @@ Result<FileFacts> SpilledSilo::look(const std::string& path, TimePoint deadline)
         return silo->look(path, deadline);
     };
     auto facts = ask();
+    if (facts.ok()) away_ = {};
     if (facts.ok() || path.empty()) return facts;
     const Error error = facts.error();
     const std::string reason = fabricshm::explanation_of(error);
@@ -140,7 +142,7 @@ Result<FileFacts> SpilledSilo::look(const std::string& path, TimePoint deadline)
                 : parts_.catalogue->look(place_of(path), std::max(deadline, Clock::now() + 1s));
     fabricshm::explain(error, "%s", reason.c_str());
     if (!known.ok()) return error;
-    note_away(error);
+    note_away(error, reason);
     return known;
 }
 
@@ -187,7 +189,7 @@ void SpilledSilo::take_ended(TimePoint deadline, std::vector<Fetched>& ended) {
             const auto found = from_here_.find(taken.tag);
             FABRIC_CHECK(found != from_here_.end());
             if (taken.whole) {
-                ended.push_back({taken.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, ""});
+                ended.push_back({taken.tag, FetchOutcome::kWhole, {Errc::kOk, 0, ""}, "", true});
             } else {
                 missed_.push_back(found->second);
             }

@@ -37,6 +37,7 @@ class SpilledSilo : public Silo {
     Result<SiloPage> list(const std::string& folder, const std::string& after, std::size_t most,
                           TimePoint deadline) override;
     Result<FileFacts> look(const std::string& path, TimePoint deadline) override;
+    std::optional<SiloAway> away() const override { return away_; }
     bool has_room() const noexcept override;
     void start(const Fetch& fetch) override;
     std::vector<Fetched> wait(TimePoint deadline) override;
@@ -51,14 +52,14 @@ class SpilledSilo : public Silo {
     bool answers(TimePoint deadline);
     void note_page(const std::string& folder, const std::string& after, const SiloPage& page);
     void note_gone(const std::string& folder);
-    void note_away(const Error& error);
+    void note_away(const Error& error, const std::string& reason);
     bool start_here(const Fetch& fetch);
     void start_behind(const Fetch& fetch);
     void take_ended(TimePoint deadline, std::vector<Fetched>& ended);
 
     const Parts parts_;
     std::unique_ptr<Silo> behind_;  // empty: it could not be opened yet
-    bool is_away_ = false;
+    std::optional<SiloAway> away_;
     // By folder and what the page comes after: a sum of what the catalogue was given.
     std::map<std::pair<std::string, std::string>, std::size_t> noted_;
     std::unique_ptr<SpillReader> reader_;       // empty: no spill

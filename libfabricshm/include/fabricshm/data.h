@@ -14,7 +14,8 @@
  *
  * Versions. A listing names files as they were when it was made, and what is read is of exactly
  * that version: a file that was replaced since is FABRICSHM_ECHANGED, never a mixture. List again
- * to get the new one.
+ * to get the new one. What servers without ETags and folders on tmpfs can promise of this, where a
+ * file is changed in place, says docs/data.md.
  *
  * When the service is gone, views of what is in the pool go on, and what is not waits for its
  * return up to the deadline (FABRICSHM_EDAEMON). It may come back with tables of its own; listings
@@ -55,6 +56,7 @@ typedef struct fabricshm_data_set fabricshm_data_set;
 
 /* Flags of fabricshm_data_list(). */
 #define FABRICSHM_DATA_RECURSIVE 1u /* files of all folders below, as "folder/file"; no folders */
+#define FABRICSHM_DATA_FILE 2u      /* alone: the path is one file's, and the set has it alone */
 
 /* Flags of an entry. */
 #define FABRICSHM_DATA_FOLDER 1u
@@ -92,12 +94,12 @@ FABRICSHM_API int fabricshm_data_open(fabricshm_session* session, const char* so
 /* Gives the handle back. Sets that were listed with it stay as they are. NULL is nothing. */
 FABRICSHM_API void fabricshm_data_close(fabricshm_data* data);
 
-/* Lists the folder `path` (a file is listed with its folder): absolute in the namespace of the data
- * file
- * ("/images/train"), without "." and "..". `flags` is 0 or FABRICSHM_DATA_RECURSIVE; others are
- * EINVAL. One round trip; in the service as long as the silo takes to list. Maps the listing, which
- * readers of the same one share.
- *   ENOENT    there is no such folder
+/* Lists the folder `path`; of a file that file alone, under its last name. Absolute in the
+ * namespace of the data file ("/images/train"), without "." and "..". `flags` is 0,
+ * FABRICSHM_DATA_RECURSIVE or FABRICSHM_DATA_FILE (a file, whose folder is not listed; EINVAL: it
+ * is a folder); others are EINVAL. One round trip; in the service as long as the silo takes to
+ * list. Maps the listing, which readers of the same one share.
+ *   ENOENT    there is no such folder or file
  *   EDENIED, EBUSY, ESYSTEM, ECORRUPT, EUNSUPPORTED   the silo's error; the text has its words
  *   ETIMEOUT  the silo did not answer in time; EDAEMON: the service did not
  * A silo that does not answer is never an empty listing. */
@@ -202,18 +204,21 @@ FABRICSHM_API int fabricshm_data_get_stats(const fabricshm_data* data, fabricshm
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 /* A file that is being written: it can be seen under its name when it was committed, and not
- * before. By one thread at a time. */
+ * before. By one thread at a time; several threads may have one each, and a thread several. */
 typedef struct fabricshm_data_writer fabricshm_data_writer;
 
 /* Begins a new file. EEXIST: it is there, or is being written; EDENIED: its silo is not written to
- * (`write` in the data file); otherwise as fabricshm_data_list(). */
+ * (`write` in the data file); EBUSY: 64 files of the host are being written; otherwise as
+ * fabricshm_data_list(). */
 FABRICSHM_API int fabricshm_data_create(fabricshm_data* data, const char* path, int64_t timeout_ms,
                                         fabricshm_data_writer** writer);
-/* Appends. Returns when the service has the bytes. After an error the file can only be aborted. */
+/* Appends. Returns when the service has the bytes. After an error the file can only be aborted, and
+ * its name is free again. */
 FABRICSHM_API int fabricshm_data_write(fabricshm_data_writer* writer, const void* bytes,
                                        uint64_t length, int64_t timeout_ms);
 /* Ends the file: when it returns 0 the silo has it, and listings that are made from now on name it.
- * Frees the writer whatever it returns; after an error the name is as before. */
+ * Frees the writer whatever it returns; after an error the name is as before, except that behind
+ * ETIMEOUT and EDAEMON the file may be there, or come, as a whole. */
 FABRICSHM_API int fabricshm_data_commit(fabricshm_data_writer* writer, int64_t timeout_ms);
 /* Drops what was written and frees the writer. NULL is nothing. */
 FABRICSHM_API void fabricshm_data_abort(fabricshm_data_writer* writer);

@@ -25,6 +25,7 @@ namespace fabricshm::api {
 
 /// For Data::list().
 inline constexpr std::uint32_t kRecursive = FABRICSHM_DATA_RECURSIVE;
+inline constexpr std::uint32_t kOneFile = FABRICSHM_DATA_FILE;
 
 /// A file or folder of a listing. `name` is as long as the set.
 struct DataEntry {

@@ -426,7 +426,9 @@ FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
 /* After EPEER, ETIMEOUT or EBROKEN: makes a new group of the members that are alive, ranks in the
  * old order without gaps, once all of them have called this. The old group stays broken; leave it.
  * ETIMEOUT: a member lives and has not called it (one that is stopped, say: end it). EPEER,
- * EBROKEN: another one died or gave up meanwhile. The call may be repeated, on the same group. */
+ * EBROKEN: another one died or gave up meanwhile. The call may be repeated, on the same group. Of a
+ * group over several hosts, the others go on without a host of which a rank is stopped: its living
+ * ranks get ETIMEOUT. */
 FABRICSHM_API int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
                                          fabricshm_group** survivors);
 

@@ -169,6 +169,39 @@ FABRICSHM_API int fabricshm_parameters_step(fabricshm_parameters* set,
 FABRICSHM_API int fabricshm_parameters_recover(fabricshm_parameters* set, fabricshm_group* group,
                                                int64_t timeout_ms, int* applied);
 
+/* Ranks that step each for itself: docs/parameter_server.md of the project.
+ *
+ *   each rank    parameters_pull()   compute   parameters_push()   parameters_advance()
+ *   at the end   parameters_finish(), by all ranks
+ *
+ * In between no rank calls anything else of the set that is by all ranks. */
+
+/* By this rank alone: its own gradient moves the parameters, times call->weight if there is one,
+ * in the order in which ranks come to each range of the set. On return it is applied, and the
+ * gradient may be written again. `report` (its struct_size set) may be NULL. EINVAL: as of a step;
+ * clip_norm or skip_nonfinite is set. EPEER: the named rank died while it moved a range, which is
+ * half moved. ETIMEOUT names a rank that holds one. EBUSY: a snapshot was not waited for. EBROKEN:
+ * the set has gone over to others. */
+FABRICSHM_API int fabricshm_parameters_push(fabricshm_parameters* set,
+                                            const fabricshm_step_call* call,
+                                            fabricshm_step_report* report);
+
+/* Copies the parameters, each range as some pushes have left it: of parameter i to values[i].
+ * `count`: of the parameters. Fails as a push. */
+FABRICSHM_API int fabricshm_parameters_pull(fabricshm_parameters* set, float* const* values,
+                                            uint64_t count, int64_t timeout_ms);
+
+/* After a push: this rank begins its next version, as soon as no rank is more than `staleness`
+ * versions behind that. `version` (may be NULL) receives it: one more than before, or where the
+ * others are, if this rank was behind. EPEER, ETIMEOUT name the rank that is behind, and end the
+ * group. */
+FABRICSHM_API int fabricshm_parameters_advance(fabricshm_parameters* set, uint64_t staleness,
+                                               int64_t timeout_ms, uint64_t* version);
+
+/* By all ranks: ends it. No rank waits for one that has come here; when all have the set counts as
+ * many steps as there were pushes, and may be stepped together. EPEER, ETIMEOUT as in a barrier. */
+FABRICSHM_API int fabricshm_parameters_finish(fabricshm_parameters* set, int64_t timeout_ms);
+
 /* Snapshots: docs/snapshots.md of the project has the files. */
 
 typedef struct fabricshm_snapshot_call {

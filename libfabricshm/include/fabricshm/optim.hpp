@@ -101,6 +101,35 @@ class Parameters {
         return step(fabricshm_step_make(&hyper, 1));
     }
 
+    // Ranks that step each for itself: docs/parameter_server.md of the project.
+
+    /// By this rank alone: its own gradient moves the parameters.
+    Expected<fabricshm_step_report> push(const fabricshm_step_call& call) {
+        fabricshm_step_report report{};
+        report.struct_size = sizeof report;
+        const int code = fabricshm_parameters_push(get(), &call, &report);
+        if (code < 0) return detail::last_error(code);
+        return report;
+    }
+    /// Copies parameter i to values[i].
+    Status pull(std::span<float* const> values,
+                std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        return detail::status_of(
+            fabricshm_parameters_pull(get(), values.data(), values.size(), timeout_ms));
+    }
+    /// The version that begins, once no rank is more than `staleness` behind it.
+    Expected<std::uint64_t> advance(std::uint64_t staleness,
+                                    std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        std::uint64_t version = 0;
+        const int code = fabricshm_parameters_advance(get(), staleness, timeout_ms, &version);
+        if (code < 0) return detail::last_error(code);
+        return version;
+    }
+    /// By all ranks: ends it.
+    Status finish(std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
+        return detail::status_of(fabricshm_parameters_finish(get(), timeout_ms));
+    }
+
     Status share(std::span<const double> shares) {
         return detail::status_of(
             fabricshm_parameters_share(get(), shares.data(), static_cast<int>(shares.size())));

@@ -43,6 +43,7 @@ _HOMES = {
     "_fabricshm": ("Request", "version"),
     "_session": ("Arena", "Group", "Session", "launch"),
     "_parameters": ("Parameters", "hyper"),
+    "_server": ("ParameterServer",),
     "_snapshots": ("Snapshot", "latest_snapshot"),
     "_shards": ("ChangedError", "Shard"),
     "_symmetric": ("SymmetricSum",),

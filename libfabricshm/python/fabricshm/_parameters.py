@@ -189,6 +189,24 @@ class Parameters:
             0.0 if clip_norm is None else float(clip_norm), bool(skip_nonfinite),
             milliseconds(timeout))  # fmt: skip
 
+    def push(self, options, weight=None, scale=1.0, timeout=None):
+        """This rank's gradient moves the parameters by itself, as soon as it may; by this rank alone. Until
+        finish() nothing that is by all ranks may be called. docs/parameter_server.md."""
+        return self._handle.push(
+            list(options), math.nan if weight is None else float(weight), float(scale), milliseconds(timeout))  # fmt: skip
+
+    def pull(self, addresses, timeout=None):
+        """Copies the parameters to float32 arrays of this process, one address for each."""
+        self._handle.pull(list(addresses), milliseconds(timeout))
+
+    def advance(self, staleness, timeout=None):
+        """After a push: begins the next version, once no rank is more than `staleness` versions behind it."""
+        return self._handle.advance(staleness, milliseconds(timeout))
+
+    def finish(self, timeout=None):
+        """By all ranks: ends what push() began."""
+        self._handle.finish(milliseconds(timeout))
+
     def share(self, shares):
         """How much of the set each rank steps from now on, by rank; the same on all ranks."""
         self._handle.share([float(share) for share in shares])

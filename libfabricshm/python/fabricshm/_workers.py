@@ -29,9 +29,15 @@ class _Prefixer:
 
     _lock = threading.Lock()  # lines of two ranks must not mix
 
-    def __init__(self, pipe, rank, target):
+    # Of terminals, none of them hard to read on black or on white.
+    _COLOURS = (32, 33, 34, 35, 36, 31)
+
+    def __init__(self, pipe, rank, target, colour):
+        prefix = f"[{rank}] "
+        if colour:
+            prefix = f"\x1b[{self._COLOURS[rank % len(self._COLOURS)]}m[{rank}]\x1b[0m "
         self._thread = threading.Thread(
-            target=self._copy, args=(pipe, f"[{rank}] ".encode(), target), daemon=True)
+            target=self._copy, args=(pipe, prefix.encode(), target), daemon=True)
         self._thread.start()
 
     def _copy(self, pipe, prefix, target):
@@ -49,8 +55,10 @@ class _Prefixer:
 class Workers:
     """Every worker leads a process group of its own, so that what it started ends with it."""
 
-    def __init__(self, commands, prefix=False):
-        """commands: (command, environment) of each rank."""
+    def __init__(self, commands, prefix=False, colour=False):
+        """commands: (command, environment) of each rank. prefix: the rank in front of each line, in
+        `colour`."""
+        self._colour = colour
         self._selector = selectors.DefaultSelector()
         self._alive = {}
         self._prefixers = []
@@ -70,8 +78,8 @@ class Workers:
         descriptor = os.pidfd_open(process.pid)
         self._selector.register(descriptor, selectors.EVENT_READ, rank)
         if prefix:
-            self._prefixers.append(_Prefixer(process.stdout, rank, sys.stdout.buffer))
-            self._prefixers.append(_Prefixer(process.stderr, rank, sys.stderr.buffer))
+            self._prefixers.append(_Prefixer(process.stdout, rank, sys.stdout.buffer, self._colour))
+            self._prefixers.append(_Prefixer(process.stderr, rank, sys.stderr.buffer, self._colour))
 
     @property
     def alive(self):

@@ -10,6 +10,7 @@ refers to it. Everything works in a process that was forked, and sets can be pic
 make a way of their own.
 """
 
+import operator
 import os
 import threading
 from collections.abc import Sequence
@@ -49,7 +50,7 @@ def _encoded(path):
 
 
 def open(path, *, recursive=True, timeout=None, socket=None):
-    """The files below the folder `path` as they are now: a DataSet.
+    """The files below the folder `path` as they are now: a DataSet. Of a file: that one, by its last name.
 
     recursive: of all folders below, named "folder/file"; else the folder's own, and its folders.
     timeout: seconds, of this and of later reads; by default 30. socket: the data service's; by default
@@ -88,6 +89,10 @@ class _Names(Sequence):
 
 
 def _below(index, count):
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise TypeError(f"files are found by number, name or slice, not by {type(index).__name__}") from None
     at = index + count if index < 0 else index
     if not 0 <= at < count:
         raise IndexError(f"{index} of a set of {count}")
@@ -101,12 +106,13 @@ class DataSet:
     versions that were listed: a file that was replaced since raises FileChangedError.
     """
 
-    def __init__(self, path, recursive=True, timeout=None, socket=None):
+    def __init__(self, path, recursive=True, timeout=None, socket=None, one_file=False):
         self.path = path
         self._recursive = recursive
         self._timeout = timeout
         self._socket = socket
-        self._handle = _client(socket).list(_encoded(path), recursive, milliseconds(timeout))
+        self._one_file = one_file  # the path is a file, and the set has it alone
+        self._handle = _client(socket).list(_encoded(path), recursive, one_file, milliseconds(timeout))
 
     def __len__(self):
         return len(self._handle)
@@ -128,19 +134,21 @@ class DataSet:
     def __contains__(self, name):
         try:
             self.index(name)
-        except LookupError:
+        except (LookupError, TypeError):  # what is no name is none of theirs
             return False
         return True
 
     def _index(self, which):
         if isinstance(which, (str, bytes, os.PathLike)):
             return self.index(which)
-        return _below(which.__index__(), len(self))
+        return _below(which, len(self))
 
     def __getitem__(self, which):
-        """A read-only memoryview of a whole file, by number or name. Up to 4 MiB it is the pool's memory,
-        which stays as it is until the view is released; a larger file is copied, since it lies in
+        """A read-only memoryview of a whole file, by number or name; of a slice a list of them. Up to 4 MiB
+        it is the pool's memory, which stays as it is until the view is released; a larger file is copied, since it lies in
         several parts, and so is any file while 3,968 views are held."""
+        if isinstance(which, slice):
+            return [self[i] for i in range(*which.indices(len(self)))]
         return self._handle.view(self._index(which), milliseconds(self._timeout))
 
     def read(self, which, offset=0, size=None):
@@ -172,15 +180,16 @@ class DataSet:
         self._handle.announce(kind, seed, epoch, rank, world, position, shuffle, drop_last)
 
     def __reduce__(self):
-        return _reopen, (self.path, self._recursive, self._timeout, self._socket, self._handle.fingerprint())
+        how = (self.path, self._recursive, self._timeout, self._socket, self._one_file)
+        return _reopen, (*how, self._handle.fingerprint())
 
     def __repr__(self):
         return f"DataSet({self.path!r}, {len(self)} files)"
 
 
-def _reopen(path, recursive, timeout, socket, fingerprint):
+def _reopen(path, recursive, timeout, socket, one_file, fingerprint):
     """A set in another process: of the same files, or none, since numbers would mean others."""
-    made = DataSet(path, recursive, timeout, socket)
+    made = DataSet(path, recursive, timeout, socket, one_file)
     if made._handle.fingerprint() != fingerprint:
         raise FileChangedError(f"files of {path} were added, removed or replaced since the set was opened",
                                -19, "FABRICSHM_ECHANGED")
@@ -222,12 +231,44 @@ def array(files, which, dtype=None, shape=None):
     in `shape` (default: as many as there are). Read-only."""
     view = files[which]
     if dtype is None and view[:6] == b"\x93NUMPY":
-        dtype, order, found, offset = _npy_header(view)
+        dtype, order, found, offset = _npy_facts(view)
         shape = found if shape is None else shape
         elements = numpy.frombuffer(view, dtype=dtype, offset=offset)
         return elements.reshape(shape, order=order)
     elements = numpy.frombuffer(view, dtype=numpy.uint8 if dtype is None else dtype)
     return elements if shape is None else elements.reshape(shape)
+
+
+def stack(files, which, out=None):
+    """Several `.npy` files of a DataSet, of one type and shape, as one array: a batch, copied in one call that
+    takes no lock of the interpreter. which: numbers, -1 is the last. out: an array that it is written to, contiguous.
+    ValueError names a file that is another kind of array."""
+    numbers = numpy.asarray(which)
+    if numbers.ndim != 1 or not len(numbers):
+        raise ValueError("stack() takes the numbers of some files")
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"stack() takes the numbers of files, not {numbers.dtype}")
+    if numbers.min() < 0:
+        numbers = numpy.where(numbers < 0, numbers + len(files), numbers)
+    if numbers.min() < 0 or numbers.max() >= len(files):
+        raise IndexError(f"stack(): a set of {len(files)} files has no such number")
+    numbers = numbers.astype(numpy.uint64)
+    with files[int(numbers[0])] as view:
+        dtype, order, shape, offset = _npy_facts(view)
+        head = bytes(view[:offset])
+    if order != "C":
+        raise ValueError(f"{files.names[int(numbers[0])]} is an array in Fortran's order")
+    whole = (len(numbers), *shape)
+    if out is None:
+        out = numpy.empty(whole, dtype)
+    elif out.shape != whole or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out is {out.dtype} {out.shape}; the files give {dtype} {whole}, contiguous")
+    # Bytes: not every type of NumPy has the buffer protocol.
+    other = files._handle.gather(numbers, head, out.reshape(-1).view(numpy.uint8),
+                                 milliseconds(files._timeout))
+    if other >= 0:
+        raise ValueError(f"{files.names[other]} is another kind of array than {files.names[int(numbers[0])]}")
+    return out
 
 
 def tensor(files, which, dtype=None, shape=None):
@@ -249,6 +290,22 @@ class _Head:
         return piece
 
 
+_HEADS = {}  # of .npy files: what numpy's parser, which takes 30 us, has said of them
+_HEAD_BYTES = 128  # that it writes before a plain array
+_HEADS_MAX = 4096
+
+
+def _npy_facts(view):
+    """The type, order and shape of a .npy file, and where its numbers begin."""
+    head = bytes(view[:_HEAD_BYTES])
+    facts = _HEADS.get(head)
+    if facts is None:
+        facts = _npy_header(view)
+        if facts[-1] <= _HEAD_BYTES and len(_HEADS) < _HEADS_MAX:
+            _HEADS[head] = facts
+    return facts
+
+
 def _npy_header(view):
     head = _Head(view)
     version = numpy.lib.format.read_magic(head)
@@ -264,6 +321,10 @@ def _npy_header(view):
 
 
 def __getattr__(name):
+    if name in ("Prepared", "PreparationError"):
+        from . import _prepared
+
+        return getattr(_prepared, name)
     # Only these need PyTorch.
     if name in ("Dataset", "IterableDataset"):
         from . import _data_torch

@@ -139,7 +139,17 @@ def make_parser():
     which.add_argument("--no-daemon", action="store_true", help="never start a fabricd")
     add("--override-backend", action="store_true",
         help="scripts that ask torch.distributed for gloo, mpi or ucc get fabricshm")
+    add("--wrap", action="store_true",
+        help="SCRIPT is one for a single process: train its model on all ranks")
+    add("--wrap-reduction", choices=("mean", "sum"), default="mean",
+        help="what the loss of a wrapped script does over its batch (default mean)")
+    add("--strategy", choices=("allreduce", "parameter-server"), default="allreduce",
+        help="how a wrapped script's parameters are moved (default allreduce)")
+    add("--staleness", type=number_in(0, 1000, "number of versions"), default=0, metavar="N",
+        help="of a parameter server: how many versions a rank may be ahead of the others (default 0)")
     add("--prefix", action="store_true", help="put the rank in front of every line of output")
+    add("--colour", choices=("auto", "always", "never"), default="auto",
+        help="of the ranks' prefixes; auto: when the output is a terminal (default)")
     add("--grace", type=number_in(0, 86400, "number of seconds", float), default=10.0, metavar="SECONDS",
         help="from SIGTERM to SIGKILL when the job is ended (default 10)")
     add("--no-preload", action="store_true",
@@ -171,10 +181,24 @@ def parse(arguments):
                          if name.startswith("--") else argument)
     options = parser.parse_args(rewritten)
     try:
+        check_wrap(options)
         settle_nodes(options, os.environ)
     except ValueError as error:
         parser.error(str(error))
     return options
+
+
+def check_wrap(options):
+    """ValueError: options that contradict --wrap, or need it."""
+    if not options.wrap:
+        for value, usual, name in ((options.wrap_reduction, "mean", "--wrap-reduction"),
+                                   (options.strategy, "allreduce", "--strategy")):
+            if value != usual:
+                raise ValueError(f"{name} is for --wrap")
+    elif options.no_python:
+        raise ValueError("--wrap is for Python scripts, not with --no-python")
+    if options.staleness and options.strategy != "parameter-server":
+        raise ValueError("--staleness is for --strategy parameter-server")
 
 
 def settle_nodes(options, environment):
@@ -199,6 +223,8 @@ def settle_nodes(options, environment):
     if options.node_rank >= options.nnodes:
         raise ValueError(f"--node-rank: {options.node_rank} is not below --nnodes {options.nnodes}")
     options.master_addr = options.master_addr or "127.0.0.1"
+    if options.nnodes > 1 and options.strategy == "parameter-server":
+        raise ValueError("--strategy: a parameter server is of one host; --nnodes is above 1")
     counts = options.nproc_per_node
     if len(counts) not in (1, options.nnodes):
         raise ValueError(f"--nproc-per-node: {len(counts)} numbers for {options.nnodes} nodes")
@@ -254,6 +280,8 @@ def command_of(options):
     command = [sys.executable, "-m", "fabricshm._run_script"]
     command += ["--module"] if options.module else []
     command += ["--override-backend"] if options.override_backend else []
+    command += ["--wrap", "--wrap-reduction", options.wrap_reduction] if options.wrap else []
+    command += ["--staleness", str(options.staleness)] if options.strategy == "parameter-server" else []
     return [*command, options.script, *options.arguments]
 
 
@@ -300,6 +328,12 @@ def preload_of(options, folder, before):
     return f"{before}:{library}" if before else library
 
 
+def wants_colour(options):
+    if options.colour != "auto":
+        return options.colour == "always"
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
 class SignalPipe:
     """Turns SIGINT, SIGTERM and SIGHUP into something to wait for."""
 
@@ -328,7 +362,7 @@ def run_once(options, attempt, daemon_socket, signals):
     workers = Workers(
         [(command, environment_of(options, rank, attempt, port, daemon_socket))
          for rank in range(options.processes[options.node_rank])],
-        prefix=options.prefix)
+        prefix=options.prefix, colour=wants_colour(options))
     try:
         while workers.alive:
             signals.check()
@@ -366,8 +400,9 @@ def find_daemon(options):
         return running, None
     if options.no_daemon:
         raise RuntimeError("no fabricd runs; start one, or leave out --no-daemon")
-    # Room for the arena, and for what the daemon keeps next to it.
-    pool_bytes = options.arena_bytes + (64 << 20) if options.arena_bytes else 0
+    # Room for the arena, for a parameter server's, and for what the daemon keeps next to them.
+    arenas = 2 if options.strategy == "parameter-server" else 1
+    pool_bytes = arenas * (options.arena_bytes + (64 << 20)) if options.arena_bytes else 0
     daemon = _daemon.EmbeddedDaemon(pool_bytes=pool_bytes)
     return daemon.socket, daemon
 

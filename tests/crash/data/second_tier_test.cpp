@@ -118,11 +118,18 @@ TEST_SUITE("crash.data.second_tier") {
         CHECK(ask(client, "status")["spill"]["chunks"] == 5);
         CHECK(fetch_all(bench, client) == 0);
         const json status = ask(client, "status");
+        CHECK(status["silos"][0]["failing_for_s"] > 0);
+        CHECK(status["silos"][0]["last_failure"] == disks.silo() + " is not there");
+        CHECK(ask(client, "refresh", "/set").is_discarded());
         CHECK(status["spill"]["found"] == 5);
         CHECK(status["spill"]["corrupt"] == 0);
         const json why = ask(client, "why", "/set/large");
         CHECK(why["chunks"][1]["spilled"] == true);
         CHECK(why["chunks"][1]["state"] == "ready");
+        // It is back.
+        std::filesystem::rename(disks.data.file("away"), disks.silo());
+        CHECK(ask(client, "refresh", "/set")["files"] == std::size(kFiles));
+        CHECK(ask(client, "status")["silos"][0]["failing_for_s"] == 0.0);
     }
 
     TEST_CASE("what leaves memory comes back from the disk, and from the silo what is compared") {

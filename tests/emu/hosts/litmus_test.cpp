@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -36,6 +37,25 @@ TEST_SUITE("emu.hosts.litmus") {
         CHECK(proof->profile == "clflush");
         CHECK(proof->hosts == 1);
         CHECK(proof->machine == fabricshm::machine_fingerprint());
+    }
+
+    TEST_CASE("the record names the memory by an absolute path, as pool.dax_device does") {
+        TemporaryDirectory folder;
+        const std::string memory = folder.path() + "/memory";
+        const std::string record = folder.path() + "/proof";
+        std::ofstream(memory) << std::string(2 * 4096, '\0');
+        for (const std::string& named :
+             {memory, "./" + std::filesystem::relative(memory).string()}) {
+            CAPTURE(named);
+            CHECK(litmus({"--profile", "clflush", "--timeout", "60", "--memory", named, "--record",
+                          record})
+                      .code == 0);
+            std::stringstream text;
+            text << std::ifstream(record).rdbuf();
+            const auto proof = fabricshm::parse_proof(text.str());
+            REQUIRE(proof.ok());
+            CHECK(proof->device == memory);
+        }
     }
 
     TEST_CASE("two roles over one file find each other, whichever is started first") {

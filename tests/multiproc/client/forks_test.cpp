@@ -4,13 +4,20 @@
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <charconv>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/support/daemon.hpp"
 #include "tests/support/job.hpp"
@@ -21,6 +28,10 @@ using test_support::Job;
 using test_support::TemporaryDirectory;
 
 namespace {
+
+constexpr int kForks = 400;
+constexpr int kForksThatOpen = 20;  // one in so many opens a session of its own
+constexpr int kForksOfSilent = 20;
 
 std::string device_in(const TemporaryDirectory& directory) {
     std::ofstream(directory.file("device")).close();
@@ -39,6 +50,8 @@ class Forked {
         ::close(pipe_[1]);
         char word = 0;
         if (::read(pipe_[0], &word, 1) != 1) ::_exit(99);
+        // The parent sees the signal itself, not what doctest or a sanitizer makes of it.
+        ::signal(SIGSEGV, SIG_DFL);
         ::_exit(main());
     }
     /// As waitpid() has it.
@@ -65,6 +78,72 @@ bool has_open(const std::string& path) {
     }
     return false;
 }
+
+bool has_mapped(const std::string& path) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+        if (line.find(path) != std::string::npos) return true;
+    }
+    return false;
+}
+
+bool is_connected_to(const std::string& socket, int fd) {
+    sockaddr_un peer{};
+    socklen_t length = sizeof peer;
+    const bool has_peer = ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0;
+    return has_peer && peer.sun_family == AF_UNIX && socket == peer.sun_path;
+}
+
+bool has_connection(const std::string& socket) {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        const std::string name = entry.path().filename();
+        int fd = -1;
+        std::from_chars(name.data(), name.data() + name.size(), fd);
+        if (is_connected_to(socket, fd)) return true;
+    }
+    return false;
+}
+
+/// Threads that open and close while it lives: sessions with an arena, and arenas of one session.
+class Openers {
+  public:
+    explicit Openers(const std::string& socket) {
+        threads_.emplace_back([this, socket] {
+            while (!ended_) {
+                const Job job(socket, 1 << 20, "of-its-own-session");
+                count(job.ok);
+            }
+        });
+        threads_.emplace_back([this, socket] {
+            const Job job(socket, 1 << 20, "first");
+            while (!ended_) {
+                fabricshm_arena* arena = nullptr;
+                count(fabricshm_arena_open(job.session, "next", 1 << 20, 0, &arena) == 0);
+                fabricshm_arena_close(arena);
+            }
+        });
+    }
+    ~Openers() {
+        ended_ = true;
+        for (std::thread& thread : threads_) thread.join();
+    }
+    Openers(const Openers&) = delete;
+    Openers& operator=(const Openers&) = delete;
+
+    bool wait_for_first() const {
+        while (opened_ == 0 && failed_ == 0) std::this_thread::yield();
+        return failed_ == 0;
+    }
+    int opened() const { return opened_; }
+    int failed() const { return failed_; }
+
+  private:
+    void count(bool ok) { ++(ok ? opened_ : failed_); }
+    std::atomic<bool> ended_ = false;
+    std::atomic<int> opened_ = 0;
+    std::atomic<int> failed_ = 0;
+    std::vector<std::thread> threads_;
+};
 
 }  // namespace
 
@@ -135,5 +214,61 @@ TEST_SUITE("multiproc.client.forks") {
         CHECK(WIFEXITED(after));
         const bool is_there_or_empty = WEXITSTATUS(after) == 42 || WEXITSTATUS(after) == 0;
         CHECK(is_there_or_empty);
+    }
+
+    TEST_CASE("a child that is forked while other threads open has nothing of a device") {
+        const TemporaryDirectory directory;
+        const std::string device = device_in(directory);
+        const Daemon daemon(
+            {"--pool-backend=dax", "--pool-dax-device=" + device, "--pool-capacity=0"});
+        const Openers openers(daemon.socket());
+        REQUIRE(openers.wait_for_first());
+        int with_memory = 0, with_device = 0, with_connection = 0, others = 0;
+        for (int i = 0; i < kForks; ++i) {
+            const pid_t child = ::fork();
+            if (child == 0) {
+                ::alarm(30);
+                ::_exit((has_mapped(device) ? 1 : 0) | (has_open(device) ? 2 : 0) |
+                        (has_connection(daemon.socket()) ? 4 : 0) |
+                        (i % kForksThatOpen == 0 && !Job(daemon.socket(), 1 << 20).ok ? 8 : 0));
+            }
+            int status = -1;
+            REQUIRE(::waitpid(child, &status, 0) == child);
+            const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+            with_memory += (found & 1) != 0;
+            with_device += (found & 2) != 0;
+            with_connection += (found & 4) != 0;
+            others += !WIFEXITED(status) || (found & 8) != 0;
+        }
+        CHECK(with_memory == 0);
+        CHECK(with_device == 0);
+        CHECK(with_connection == 0);
+        CHECK(others == 0);
+        CHECK(openers.opened() > kForks / 10);
+        CHECK(openers.failed() == 0);
+    }
+
+    TEST_CASE("fork() does not wait for a daemon that is silent") {
+        const TemporaryDirectory directory;
+        const std::string device = device_in(directory);
+        const Daemon daemon(
+            {"--pool-backend=dax", "--pool-dax-device=" + device, "--pool-capacity=0"});
+        const Openers openers(daemon.socket());
+        REQUIRE(openers.wait_for_first());
+        ::kill(daemon.pid(), SIGSTOP);
+        const auto before = std::chrono::steady_clock::now();
+        int sound = 0;
+        for (int i = 0; i < kForksOfSilent; ++i) {
+            const pid_t child = ::fork();
+            if (child == 0) ::_exit(has_mapped(device) || has_open(device) ? 1 : 0);
+            int status = -1;
+            ::waitpid(child, &status, 0);
+            sound += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+        }
+        // The openers would have waited a minute.
+        CHECK(std::chrono::steady_clock::now() - before < std::chrono::seconds(30));
+        ::kill(daemon.pid(), SIGCONT);
+        CHECK(sound == kForksOfSilent);
+        CHECK(openers.failed() == 0);
     }
 }

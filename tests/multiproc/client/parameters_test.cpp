@@ -240,6 +240,57 @@ int train_in_cpp(const Daemon& daemon, int rank, int world) {
     return set->values(1)[0] == -4 && set->steps() == 1 ? 0 : 9;
 }
 
+// Each rank by itself: whole numbers, so the sum is the same in every order.
+int push_apart(const Daemon& daemon, int rank, int world) {
+    const Job job(daemon.socket(), 64 << 20);
+    fabricshm_group* group = nullptr;
+    if (!job.ok) return 1;
+    if (fabricshm_group_join(job.arena, "world", rank, world, kTimeoutMs, &group) != 0) {
+        return failed(2);
+    }
+    Model model;
+    fabricshm_parameters* set = nullptr;
+    if (fabricshm_parameters_open(group, "model", &model.spec, kTimeoutMs, &set) != 0) {
+        return failed(3);
+    }
+    const fabricshm_hyper hyper = fabricshm_hyper_make(1);
+    fabricshm_step_call call = fabricshm_step_make(&hyper, 1);
+    call.timeout_ms = kTimeoutMs;
+    // What is refused.
+    std::vector<float> own(kCount);
+    float* places[1] = {nullptr};
+    if (fabricshm_parameters_push(nullptr, &call, nullptr) != FABRICSHM_EINVAL) return 4;
+    if (fabricshm_parameters_push(set, nullptr, nullptr) != FABRICSHM_EINVAL) return 5;
+    if (fabricshm_parameters_pull(set, places, 1, kTimeoutMs) != FABRICSHM_EINVAL) return 6;
+    places[0] = own.data();
+    if (fabricshm_parameters_pull(set, places, 2, kTimeoutMs) != FABRICSHM_EINVAL) return 7;
+    if (fabricshm_parameters_pull(set, nullptr, 1, kTimeoutMs) != FABRICSHM_EINVAL) return 8;
+    if (fabricshm_parameters_advance(set, 1, -5, nullptr) != FABRICSHM_EINVAL) return 9;
+    call.clip_norm = 1;
+    if (fabricshm_parameters_push(set, &call, nullptr) != FABRICSHM_EINVAL) return 10;
+    call.clip_norm = 0;
+    constexpr int kPushes = 20;
+    for (int i = 0; i < kPushes * (rank + 1); ++i) {
+        fill(static_cast<float*>(view_of(set).gradient), 1);
+        if (fabricshm_parameters_push(set, &call, nullptr) != 0) return failed(11);
+        std::uint64_t version = 0;
+        if (fabricshm_parameters_advance(set, 2, kTimeoutMs, &version) != 0) return failed(12);
+        if (version == 0) return 13;
+        if (fabricshm_parameters_pull(set, places, 1, kTimeoutMs) != 0) return failed(14);
+        if (own[0] > -static_cast<float>(i + 1)) return 15;  // this rank's own are among them
+    }
+    if (fabricshm_parameters_finish(set, kTimeoutMs) != 0) return failed(16);
+    const int pushes = kPushes * world * (world + 1) / 2;
+    if (!all_are(view_of(set).values, -static_cast<float>(pushes))) return 17;
+    if (fabricshm_parameters_steps(set) != static_cast<std::uint64_t>(pushes)) return 18;
+    // And together again.
+    if (step(set) != 0 || !all_are(view_of(set).values, -static_cast<float>(pushes) - 0.5F)) {
+        return failed(19);
+    }
+    fabricshm_parameters_close(set);
+    return 0;
+}
+
 std::string joined(const std::vector<int>& codes) {
     std::string text;
     for (const int code : codes) text += std::to_string(code) + " ";
@@ -257,6 +308,13 @@ TEST_SUITE("multiproc.client.parameters") {
             INFO(joined(codes));
             for (const int code : codes) CHECK(code == 0);
         }
+    }
+
+    TEST_CASE("ranks push each for itself, as often as they like, and step together again") {
+        const Daemon daemon;
+        const auto codes = run_children(3, [&](int rank) { return push_apart(daemon, rank, 3); });
+        INFO(joined(codes));
+        for (const int code : codes) CHECK(code == 0);
     }
 
     TEST_CASE("the C++ owners do the same") {

@@ -1,6 +1,7 @@
 // fabricd is killed and started again under processes that go on working.
 
 #include <doctest/doctest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cstring>
@@ -106,6 +107,40 @@ TEST_SUITE("multiproc.client.restart") {
         daemon.kill();
         dead.open();
         REQUIRE(reduced.wait(kWorld));
+        daemon.start();
+        alive.open();
+        for (Child& child : children) CHECK(child.wait() == 0);
+    }
+
+    TEST_CASE("a group that was left before a daemon could read it ends after its restart") {
+        Daemon daemon;
+        constexpr int kWorld = 3;
+        Gate joined, stopped, left, alive;
+        std::vector<Child> children;
+        for (int rank = 0; rank < kWorld; ++rank) {
+            children.emplace_back([&, rank]() -> int {
+                const Job job(daemon.socket(), 96 << 20);
+                fabricshm_group* group = nullptr;
+                const auto join = [&] {
+                    return fabricshm_group_join(job.arena, "one", rank, kWorld, kTimeoutMs, &group);
+                };
+                if (!job.ok || join() != 0) return failed(1);
+                joined.open();
+                if (!stopped.wait()) return 2;
+                fabricshm_group_leave(group);
+                left.open();
+                if (!alive.wait()) return 3;
+                // Of another number than before, and whole.
+                if (join() != 0) return failed(4);
+                return fabricshm_barrier(group) == 0 ? 0 : failed(5);
+            });
+        }
+        REQUIRE(joined.wait(kWorld));
+        // What they send lies in its sockets, and goes with it.
+        REQUIRE(::kill(daemon.pid(), SIGSTOP) == 0);
+        stopped.open();
+        REQUIRE(left.wait(kWorld));
+        daemon.kill();
         daemon.start();
         alive.open();
         for (Child& child : children) CHECK(child.wait() == 0);

@@ -178,7 +178,9 @@ TEST_SUITE("multiproc.data.writes") {
         CHECK(create(*other, "/out/name/below") == Errc::kExists);
         CHECK(create(*other, "/fixed/name") == Errc::kDenied);
         CHECK(create(*other, "/nowhere/name") == Errc::kNotFound);
-        CHECK(create(*other, "/out") == Errc::kInvalid);
+        std::uint64_t none = 0;
+        CHECK(scene.client->create("/out", none).payload == "/out is a silo, and no file of it");
+        CHECK(scene.client->create("", none).payload == "a file to write needs a path");
         CHECK(create(*other, "/out/../x") != Errc::kOk);
         CHECK(scene.settled()["open"] == 0);
         // A file that comes past the service, between begin and commit.
@@ -187,6 +189,31 @@ TEST_SUITE("multiproc.data.writes") {
         CHECK(scene.client->commit(id).status == Errc::kExists);
         CHECK(scene.in_silo("late") == "other");
         CHECK(scene.in_silo("name") == "first");
+    }
+
+    TEST_CASE("a name is free again as soon as its write is refused or given up") {
+        Scene scene(WritePolicy::kThrough);
+        std::ofstream(scene.data.file("out/file")) << "no folder";
+        for (int turn = 0; turn < 50; ++turn) {
+            std::string text;
+            for (int attempt = 0; attempt < 2; ++attempt) {
+                std::uint64_t id = 0;
+                const auto answer = scene.client->create("/out/file/below", id);
+                text += answer.payload + "\n";
+            }
+            CHECK(text == "file is no folder\nfile is no folder\n");
+            // One that its client aborts.
+            std::uint64_t id = 0;
+            auto other = scene.connect();
+            REQUIRE(other->create("/out/name", id).status == Errc::kOk);
+            REQUIRE(other->append(id, "text").status == Errc::kOk);
+            CHECK(other->abort(id).status == Errc::kOk);
+            CHECK(other->create("/out/name", id).status == Errc::kOk);
+            CHECK(other->abort(id).status == Errc::kOk);
+        }
+        CHECK(scene.settled()["committed"] == 0);
+        CHECK(scene.files_in_silo() == 1);
+        CHECK(scene.problems() == "");
     }
 
     TEST_CASE("a request that makes no sense is refused, whatever descriptor comes with it") {

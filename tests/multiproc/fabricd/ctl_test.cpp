@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -99,7 +100,17 @@ TEST_SUITE("fabricd.ctl") {
         ::kill(daemon.pid(), SIGSTOP);
         ::waitpid(daemon.pid(), nullptr, WUNTRACED);
         const Output hangs = ctl(daemon, {"doctor", "--json"});
+        const auto begin = std::chrono::steady_clock::now();
+        const Output silent = ctl(daemon, {"status", "--timeout", "0.5"});
+        const Output watched = ctl(daemon, {"top", "--timeout", "0.5"});
+        CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
         ::kill(daemon.pid(), SIGCONT);
+        for (const Output& output : {silent, watched}) {
+            CHECK(output.code == 1);
+            CHECK(
+                has(output.error, "fabricd at " + daemon.folder() + "/admin.sock does not answer"));
+            CHECK(has(output.error, "within 500 ms (--timeout)"));
+        }
         CHECK(hangs.code == 1);
         CHECK(check(json::parse(hangs.out), "admin-socket")["grade"] == "problem");
         CHECK(has(check(json::parse(hangs.out), "attach-socket")["finding"], "no answer within"));

@@ -258,7 +258,9 @@ TEST_SUITE("fabricd.start systemd") {
         if (!fs::exists("/usr/bin/systemd-analyze")) return;
         const Folder folder;
         const std::string units = fs::path(FABRICD_UNIT).parent_path();
-        for (const std::string name : {"fabricd.service", "fabric-metrics-bridge.service"}) {
+        for (const std::string name :
+             {"fabricd.service", "fabric-data.service", "fabric-dashboard.service",
+              "fabric-metrics-bridge.service"}) {
             std::ifstream unit(units + "/" + name);
             std::ofstream copy(folder / name);
             int lines = 0;

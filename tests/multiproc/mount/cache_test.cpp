@@ -187,6 +187,19 @@ TEST_SUITE("mount.cache") {
         CHECK_FALSE(scene.mount->is_mounted());
     }
 
+    TEST_CASE("a file is no folder that could be mounted") {
+        if (!can_mount()) return;
+        const Scene scene("96MiB");
+        REQUIRE(scene.service->is_up());
+        const TemporaryDirectory at;
+        const auto refused = run_program({FABRIC_MOUNT_PATH, at.path(), "--path",
+                                          "/set/" + name_of(0), "--socket", scene.socket},
+                                         {{"FABRIC_SOCKET", scene.daemon.socket()}});
+        CHECK(refused.code == 1);
+        CHECK(refused.error.find("/set/" + name_of(0) + " is a file") != std::string::npos);
+        CHECK(std::count(refused.error.begin(), refused.error.end(), '\n') == 1);
+    }
+
     TEST_CASE("kills of the mount's server and of the service lose no read") {
         if (!can_mount()) return;
         // Smaller than the files, 45 MB: they are fetched again and again.

@@ -198,6 +198,17 @@ TEST_SUITE("mount.files") {
         CHECK(none.error.find("fabric-mount: ") == 0);
         CHECK(bytes_of("/proc/self/mountinfo").find(folder.file("at")) == std::string::npos);
         CHECK(mount({folder.file("nowhere"), "--from-folder", folder.path()}).code == 1);
+        fs::create_directory(folder.file("full"));
+        write_file(folder.file("full/mine"), "hidden by a mount");
+        const auto full = mount({folder.file("full"), "--from-folder", folder.file("at")});
+        CHECK(full.code == 1);
+        CHECK(full.error.find(folder.file("full") + " is not empty") != std::string::npos);
+        CHECK(std::count(full.error.begin(), full.error.end(), '\n') == 1);
+        CHECK(bytes_of(folder.file("full/mine")) == "hidden by a mount");
+        CHECK(mount({folder.file("full"), "--from-folder", folder.file("at"), "--nonempty"}).code ==
+              0);
+        CHECK(bytes_of(folder.file("full/mine")).empty());
+        CHECK(run_program({"/usr/bin/umount", folder.file("full")}).code == 0);
         CHECK(mount({folder.file("at"), "--threads", "0"}).code == 2);
         CHECK(mount({folder.file("at"), "--timeout", "soon"}).code == 2);
         CHECK(mount({folder.file("at"), "--path", "images"}).code == 2);

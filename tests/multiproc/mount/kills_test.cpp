@@ -178,6 +178,52 @@ TEST_SUITE("mount.kills") {
         CHECK_FALSE(mounted.is_mounted());
     }
 
+    TEST_CASE("the server that stands by takes over, and is no more needed than the first one") {
+        if (!can_mount()) return;
+        const TemporaryDirectory from;
+        write_file(from.file("a"), "here");
+        Mounted mounted(from.path());
+        REQUIRE(mounted.is_mounted());
+        const auto becomes = [](const auto& condition) {
+            const auto until = Clock::now() + 30s;
+            bool is_so = condition();
+            for (; !is_so && Clock::now() < until; is_so = condition()) ::poll(nullptr, 0, 1);
+            return is_so;
+        };
+        // The first that is seen: its name is another one for a moment while the program starts.
+        const auto next_standby = [&](pid_t but) {
+            pid_t seen = 0;
+            REQUIRE(becomes([&] {
+                seen = mounted.standby();
+                return seen > 0 && seen != but;
+            }));
+            return seen;
+        };
+        const auto is_read = [&] {
+            const int file = ::open((mounted.path() + "/a").c_str(), O_RDONLY | O_CLOEXEC);
+            if (file < 0) return false;
+            ::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+            char bytes[8];
+            const bool is_right = ::pread(file, bytes, sizeof bytes, 0) == 4;
+            ::close(file);
+            return is_right;
+        };
+        const pid_t next = next_standby(0);
+        REQUIRE(mounted.kill_server());
+        CHECK(is_read());
+        CHECK(mounted.server() == next);
+        // One that is killed while it waits is replaced; both at once cost the start of a program.
+        const pid_t idle = next_standby(next);
+        REQUIRE(::kill(idle, SIGKILL) == 0);
+        REQUIRE(::kill(next_standby(idle), SIGKILL) == 0);
+        REQUIRE(mounted.kill_server());
+        CHECK(is_read());
+        // None is left.
+        const pid_t last = next_standby(0);
+        CHECK(mounted.end() == 0);
+        CHECK(becomes([&] { return ::kill(last, 0) != 0; }));
+    }
+
     TEST_CASE("a server that dies at any point of a request leaves it to the next one") {
         if (!can_mount()) return;
         const TemporaryDirectory from("/dev/shm");

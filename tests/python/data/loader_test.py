@@ -3,7 +3,9 @@
 import os
 import random
 import sys
+import tempfile
 import unittest
+import unittest.mock
 import warnings
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
@@ -31,6 +33,22 @@ def length_of(name):
 
 def content_of(number):
     return random.Random(number).randbytes(500)
+
+
+def rank_of_group(folder, rank, results):
+    """A process: puts (rank, samples without and with workers, and in DistributedSampler's order)."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    files = data.open("/files")
+    found = []
+    for workers in (0, 2):
+        dataset = data.IterableDataset(files)
+        dataset.set_epoch(1)
+        found.append([sample[0] for sample in DataLoader(dataset, batch_size=1, num_workers=workers)])
+    sampler = DistributedSampler(files)
+    sampler.set_epoch(1)
+    found.append([bytes(files[index]) for index in sampler])
+    results.put((rank, found))
+    torch.distributed.destroy_process_group()
 
 
 COUNT = 40
@@ -74,6 +92,41 @@ class Loaders(unittest.TestCase):
                 dataset.set_epoch(3)
                 seen += self.seen(DataLoader(dataset, batch_size=4, num_workers=workers))
             self.assertEqual(sorted(seen), sorted(self.contents))
+
+    def test_iterable_takes_the_place_of_the_process_group_as_distributed_sampler_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            context = torch.multiprocessing.get_context("fork")
+            results = context.SimpleQueue()
+            ranks = [context.Process(target=rank_of_group, args=(folder, rank, results)) for rank in range(2)]
+            for rank in ranks:
+                rank.start()
+            found = dict(results.get() for _ in ranks)
+            for rank in ranks:
+                rank.join()
+        for workers in range(2):
+            parts = [found[rank][workers] for rank in range(2)]
+            self.assertEqual([len(part) for part in parts], [COUNT // 2] * 2)
+            self.assertEqual(sorted(parts[0] + parts[1]), sorted(self.contents))
+        # DistributedSampler's order by its own defaults, in the same group.
+        for rank in range(2):
+            self.assertEqual(found[rank][0], found[rank][2])
+
+    def test_iterable_without_a_group_takes_its_place_from_the_environment(self):
+        def parts(**place):
+            with unittest.mock.patch.dict(os.environ, place):
+                return list(data.IterableDataset(self.files, bytes))
+
+        self.assertEqual(sorted(parts()), sorted(self.contents))
+        halves = [parts(RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
+        self.assertEqual([len(half) for half in halves], [COUNT // 2] * 2)
+        self.assertEqual(sorted(halves[0] + halves[1]), sorted(self.contents))
+        with unittest.mock.patch.dict(os.environ, RANK="1", WORLD_SIZE="2"):
+            whole = data.IterableDataset(self.files, bytes, num_replicas=1, rank=0)
+            self.assertEqual(sorted(whole), sorted(self.contents))
+        with self.assertRaisesRegex(ValueError, "give num_replicas and rank"):
+            parts(RANK="first", WORLD_SIZE="2")
+        with self.assertRaises(ValueError):
+            parts(RANK="2", WORLD_SIZE="2")
 
     def test_samplers_announce_their_epochs(self):
         dataset = data.Dataset(self.files, as_tensor)

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import sys
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
@@ -101,17 +102,82 @@ class Reads(unittest.TestCase):
         gc.collect()
         self.assertEqual(data.stats()["pinned"], before)
 
+    def test_one_file_is_listed_without_its_folder(self):
+        alone = data.DataSet("/files/deep/c.bin", one_file=True)
+        self.assertEqual((list(alone.names), len(alone)), (["c.bin"], 1))
+        self.assertEqual(alone[0], FILES["deep/c.bin"])
+        self.assertEqual(alone.entry(0), {**self.files.entry("deep/c.bin"), "name": "c.bin"})
+        with self.assertRaises(fabricshm.NotFoundError):
+            data.DataSet("/files/deep/none", one_file=True)
+        with self.assertRaises(fabricshm.InvalidArgumentError):
+            data.DataSet("/files/deep", one_file=True)
+        self.assertEqual(pickle.loads(pickle.dumps(alone))["c.bin"], FILES["deep/c.bin"])
+        SERVICE.kill()
+        self.assertEqual(alone[0], FILES["deep/c.bin"])
+        SERVICE.start()
+        self.assertEqual(alone[0], FILES["deep/c.bin"])
+
+    def test_files_of_one_kind_are_stacked_in_one_call(self):
+        for number in range(6):
+            SERVICE.write(f"stacked/{number}.npy", npy(numpy.full((2, 3), number, "int32")))
+        SERVICE.write("stacked/6.npy", npy(numpy.zeros((3, 2), "int32")))
+        SERVICE.write("stacked/7.npy", npy(numpy.zeros((2, 4), "int32")))
+        SERVICE.write("stacked/8.npy", npy(numpy.asfortranarray(numpy.zeros((2, 3), "int32"))))
+        files = data.open("/files/stacked")
+        for order in ([3, 0, 5], [2], [1, 1]):
+            numpy.testing.assert_array_equal(
+                data.stack(files, order), [numpy.full((2, 3), number) for number in order])
+        room = numpy.empty((2, 2, 3), "int32")
+        self.assertIs(data.stack(files, [4, 5], room), room)
+        self.assertEqual(room[:, 0, 0].tolist(), [4, 5])
+        for other in (6, 7, 8):
+            with self.assertRaisesRegex(ValueError, f"{other}.npy is another kind of array than 0.npy"):
+                data.stack(files, [0, other])
+        for bad in (numpy.empty((2, 3, 2), "int32"), numpy.empty((2, 2, 3), "int64"), numpy.empty((2, 2, 6), "int32")[:, :, ::2]):
+            with self.assertRaisesRegex(ValueError, "contiguous"):
+                data.stack(files, [0, 1], bad)
+        with self.assertRaisesRegex(ValueError, "Fortran"):
+            data.stack(files, [8])
+        numpy.testing.assert_array_equal(data.stack(files, [-9, 1]), data.stack(files, [0, 1]))
+        for beyond in ([0, 9], [-10], [0, 99]):
+            with self.assertRaisesRegex(IndexError, "a set of 9 files has no such number"):
+                data.stack(files, beyond)
+        for wrong in ([1.0], ["0.npy"], [None]):
+            with self.assertRaisesRegex(TypeError, "takes the numbers of files"):
+                data.stack(files, wrong)
+        self.assertEqual(data.stats()["pinned"], 0)
+
     def test_what_is_not_there_is_said_by_name(self):
         with self.assertRaisesRegex(fabricshm.NotFoundError, "nothing"):
             self.files["nothing"]
         with self.assertRaises(IndexError):
             self.files[99]
+        for wrong in (None, 1.5, (1, 2)):
+            with self.assertRaisesRegex(TypeError, "by number, name or slice, not by"):
+                self.files[wrong]
+            with self.assertRaises(TypeError):
+                self.files.read(wrong)
+            self.assertNotIn(wrong, self.files)
+        with self.assertRaises(TypeError):
+            self.files.names[None]
         with self.assertRaises(fabricshm.NotFoundError):
             data.open("/nowhere")
         with self.assertRaisesRegex(fabricshm.DaemonError, "/nonexistent/data.sock"):
             data.open("/files", socket="/nonexistent/data.sock")
         with self.assertRaises(fabricshm.InvalidArgumentError):
             data.open("files")
+
+    def test_a_slice_is_a_list_of_views(self):
+        views = self.files[1:3]
+        self.assertEqual([bytes(view) for view in views], [FILES["b.bin"], FILES["deep/c.bin"]])
+        self.assertEqual([bytes(view) for view in self.files[-1::-4]], [FILES["rows.npy"], FILES["b.bin"]])
+        self.assertEqual(self.files[7:], [])
+
+    def test_a_file_can_be_opened_by_its_own_path(self):
+        alone = data.open("/files/deep/c.bin")
+        self.assertEqual(list(alone.names), ["c.bin"])
+        self.assertEqual(bytes(alone[0]), FILES["deep/c.bin"])
+        self.assertEqual(pickle.loads(pickle.dumps(alone)).read("c.bin"), FILES["deep/c.bin"])
 
     def test_a_replaced_file_is_another_version(self):
         SERVICE.write("changing/x", b"first")
@@ -121,6 +187,51 @@ class Reads(unittest.TestCase):
             files[0]
         SERVICE.command("refresh", "/files/changing")
         self.assertEqual(data.open("/files/changing")[0], b"second one")
+
+    def test_what_is_dropped_from_the_cache_alone_is_listed_no_more(self):
+        for number in range(4):
+            with data.create(f"/prepared/dropped/{number}") as out:
+                out.write(b"x")
+        files = data.open("/prepared/dropped")
+        held = files["3"]
+        SERVICE.command("drop", "/prepared/dropped")
+        self.assertEqual(list(data.open("/prepared/dropped").names), ["3"])  # a view holds it
+        with self.assertRaises(fabricshm.FileChangedError):
+            files["0"]
+        with data.create("/prepared/dropped/0") as out:
+            out.write(b"again")
+        self.assertEqual(data.open("/prepared/dropped")["0"], b"again")
+        self.assertEqual(held, b"x")
+        held.release()
+
+    def test_a_reader_of_what_is_dropped_meanwhile_is_told_that_it_is_gone(self):
+        path = "/prepared/meanwhile/x"
+
+        def reader():
+            seen = set()
+            while "stop" not in seen:
+                try:
+                    seen.add(bytes(data.DataSet(path, one_file=True)[0]).decode())
+                except (fabricshm.NotFoundError, fabricshm.FileChangedError):
+                    pass
+                except fabricshm.FabricError as error:
+                    if error.name != "FABRICSHM_EBUSY":
+                        return f"{type(error).__name__}: {error}"
+            return "stopped"
+
+        ranks = fabric_test.Ranks(lambda rank, world: reader(), 2)
+        contents, limit = [b"x"] * 100 + [b"stop"], time.monotonic() + 60
+        while contents and time.monotonic() < limit:
+            try:
+                with data.create(path) as out:
+                    out.write(contents[0])
+                contents.pop(0)
+            except fabricshm.ExistsError:
+                pass  # a reader held it when it was to go
+            if contents:
+                SERVICE.command("drop", "/prepared/meanwhile")
+        self.assertEqual(contents, [])
+        self.assertEqual(ranks.results(), ["stopped"] * 2)
 
     def test_a_forked_child_reads_by_itself(self):
         held = self.files["b.bin"]

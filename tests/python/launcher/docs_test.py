@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, pytorch.md and batch_shares.md run as they stand, on two ranks."""
+"""The examples of docs/python.md, pytorch.md, batch_shares.md and parameter_server.md run as they stand, on two ranks."""
 
 import os
 import re
@@ -47,6 +47,7 @@ class Examples(unittest.TestCase):
             self.skipTest(str(error))
         self.run_page("pytorch.md")
         self.run_page("batch_shares.md", 1)
+        self.run_page("parameter_server.md", 1)
 
 
 if __name__ == "__main__":

@@ -289,6 +289,8 @@ class Launcher(LauncherCase):
         done = self.run_it("--nproc-per-node", "2", "--prefix", script)
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0] out", "[1] out"])
         self.assertEqual(sorted(done.stderr.splitlines()), ["[0] no newline", "[1] no newline"])
+        done = self.run_it("--nproc-per-node", "2", "--prefix", "--colour", "always", script)
+        self.assertEqual(sorted(done.stdout.splitlines()), ["\x1b[32m[0]\x1b[0m out", "\x1b[33m[1]\x1b[0m out"])
 
     def test_a_running_daemon_is_used_and_left_alone(self):
         script = self.script("import os; print(os.environ['FABRIC_SOCKET'])")
@@ -306,6 +308,13 @@ class Launcher(LauncherCase):
         self.assertIn("/nowhere", self.run_it("--daemon", "/nowhere", script, code=2).stderr)
         self.assertIn("needs --node-rank", self.run_it("--nnodes", "2", script, code=2).stderr)
         self.assertIn("no size", self.run_it("--arena-bytes", "much", script, code=2).stderr)
+        for options, part in ((("--wrap", "--no-python"), "--wrap is for Python scripts"),
+                              (("--wrap-reduction", "sum"), "--wrap-reduction is for --wrap"),
+                              (("--strategy", "parameter-server"), "--strategy is for --wrap"),
+                              (("--wrap", "--staleness", "1"), "--staleness is for --strategy"),
+                              (("--wrap", "--strategy", "parameter-server", "--nnodes", "2", "--node-rank", "0", "--master-addr",
+                                "host1", "--master-port", "29500"), "a parameter server is of one host")):
+            self.assertIn(part, self.run_it(*options, script, code=2).stderr)
         for option, part in (("--max-restarts=-1", "number of restarts from 0"), ("--grace=-1", "seconds from 0"),
                              ("--grace=nan", "seconds from 0"), ("--master-port=99999", "port from 0 to 65535")):
             said = self.run_it(option, script, code=2).stderr

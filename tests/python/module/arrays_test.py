@@ -34,6 +34,18 @@ class Arrays(unittest.TestCase):
                 self.assertTrue((array == numpy.arange(15).reshape(3, 5)).all())
                 self.assertIn(array, self.arena)
 
+    def test_a_forked_child_is_told_that_the_arena_is_the_parents(self):
+        def child():
+            for make in (self.arena.zeros, self.arena.empty):
+                try:
+                    make(10)
+                except fabricshm.FabricError as error:
+                    if type(error) is not fabricshm.ClosedError:
+                        return repr(error)
+            return "closed"
+
+        self.assertEqual(fabric_test.Ranks(lambda rank, world: child(), 1).results(), ["closed"])
+
     def test_a_shard_is_read_and_written_in_blocks_while_it_moves(self):
         shard = self.arena.create_shard("s", (64, 1024))
         with shard.write() as array:

@@ -19,8 +19,8 @@ name = "two_nodes"
 nodes = ["left", "right"]
 [[device]]
 name = "far"
-latency = "900ns"
-bandwidth = "4GB/s"
+latency = "9us"
+bandwidth = "0.4GB/s"
 [[link]]
 name = "a"
 from = "left"

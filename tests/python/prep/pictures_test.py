@@ -129,6 +129,21 @@ class Pictures(unittest.TestCase):
         self.assertGreater(refused, 150)
 
 
+    def test_inks_that_are_sampled_differently_are_refused_and_called_unsupported(self):
+        pixels = noise(random.Random(4), 30, 40, 4)
+        for sampling in range(3):
+            path = os.path.join(self.source, f"{sampling}.jpeg")
+            Image.fromarray(pixels, "CMYK").save(path, quality=75, subsampling=sampling)
+        complaints = self.prepare("decode").splitlines()
+        self.assertEqual([line.split(": ")[0] for line in complaints], ["1.jpeg", "2.jpeg"])
+        for line in complaints:
+            self.assertIn("sampled in a way that libturbojpeg does not decode", line)
+            self.assertRegex(line, r"\(kUnsupported\)$")
+        with Image.open(os.path.join(self.source, "0.jpeg")) as image:
+            wanted = np.asarray(image.convert("RGB"))
+        np.testing.assert_array_equal(np.load(os.path.join(self.target, "0.jpeg.npy")), wanted)
+
+
 class Torchvision(unittest.TestCase):
     def test_what_is_called_torchvision_here_is_what_it_does(self):
         try:

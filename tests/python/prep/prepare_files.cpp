@@ -35,7 +35,7 @@ void write_file(Silo& silo, const std::string& path, const FileFacts& facts,
     const auto ended = silo.wait(soon());
     if (ended.size() != 1) fail(path + " does not end");
     if (ended[0].outcome != FetchOutcome::kWhole) {
-        std::fprintf(stderr, "%s\n", ended[0].reason.c_str());
+        std::fprintf(stderr, "%s (%s)\n", ended[0].reason.c_str(), name_of(ended[0].error.code));
         return;
     }
     std::ofstream(to + "/" + path, std::ios::binary)

@@ -1,6 +1,8 @@
 """A fabricd and a `fabric-data serve` over a folder of files, for tests of fabricshm.data."""
 
 import atexit
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -15,7 +17,8 @@ DEADLINE_S = 60
 
 
 class DataService:
-    """`folder` is what readers see as /files, `results` as /results, where they may write."""
+    """`folder` is what readers see as /files, `results` as /results, where they may write; /prepared is
+    in the cache alone."""
 
     def __init__(self):
         self.program = Path(os.environ.get("FABRICD", "fabricd")).parent / "data/program/fabric-data"
@@ -32,7 +35,8 @@ class DataService:
         os.environ["FABRIC_DATA_SOCKET"] = self.socket
         (self._top / "data.toml").write_text(
             f'[cache]\nmemory = "48MiB"\n[[silo]]\nat = "/files"\nfrom = "{self.folder}"\n'
-            f'[[silo]]\nat = "/results"\nfrom = "{self.results}"\nwrite = "through"\n')
+            f'[[silo]]\nat = "/results"\nfrom = "{self.results}"\nwrite = "through"\n'
+            '[[silo]]\nat = "/prepared"\nfrom = "memory"\n')
         self._process = None
         self._owner = os.getpid()
         atexit.register(self.kill)
@@ -61,11 +65,34 @@ class DataService:
         self._process.wait()
         self._process = None
 
+    @contextlib.contextmanager
+    def stopped(self):
+        """Meanwhile it answers nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     def write(self, name, content):
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         return content
+
+    def settle(self):
+        """Until what was made in the cache alone may leave it: 2 s after it was made."""
+        time.sleep(2.1)
+
+    def open_writes(self):
+        """How many files are being written."""
+        return json.loads(self.command("status", "--json"))["writes"]["open"]
+
+    def wait_for_no_open_write(self):
+        limit = time.monotonic() + DEADLINE_S
+        while self.open_writes() != 0:
+            assert time.monotonic() < limit
+            time.sleep(0.01)
 
     def command(self, *words):
         """Standard output of `fabric-data WORDS`."""

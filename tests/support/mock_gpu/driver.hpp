@@ -22,6 +22,7 @@ inline constexpr Status kNotFound = 500;
 inline constexpr Status kCaptureUnsupported = 900;
 inline constexpr Status kCaptureInvalidated = 901;
 inline constexpr Status kCaptureImplicit = 906;
+inline constexpr int kPointerDevicePointer = 3;  // what cuPointerGetAttribute is asked for
 
 struct Node {
     int type = 0;
@@ -92,6 +93,17 @@ bool may_do_unsafe();
 
 /// An address for `bytes` bytes, of which nothing can be read.
 Pointer new_address(std::uint64_t bytes);
+
+/// host.cpp: of memory of the host; and what is kept of kernels that are found by name.
+bool reaches_host(Pointer address, Pointer& device);
+Status record_launch(Handle function, unsigned int blocks, unsigned int threads, Handle stream,
+                     void** parameters);
+void name_function(Handle function, const char* name);
+/// Device memory that can be read here, for HostState::real_memory; of other memory: false,
+/// nothing.
+Status take_real(Pointer* out, std::size_t bytes);
+bool give_real(Pointer pointer);
+void fill_real(Pointer pointer, unsigned char value, std::size_t bytes);
 
 std::uint64_t threads_of(const unsigned int (&grid)[3], const unsigned int (&block)[3]);
 

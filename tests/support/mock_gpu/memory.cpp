@@ -4,6 +4,7 @@
 
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
+#include "tests/support/mock_gpu/host.hpp"
 
 using namespace mock_gpu;
 
@@ -130,6 +131,7 @@ void drop_unused(AllocationHandle handle) {
 }  // namespace
 
 MOCK_EXPORT Status cuMemAlloc_v2(Pointer* out, std::size_t bytes) {
+    if (mock_gpu_host()->real_memory) return take_real(out, bytes);
     return allocate(out, bytes);
 }
 MOCK_EXPORT Status cuMemAllocManaged(Pointer* out, std::size_t bytes, unsigned int) {
@@ -141,6 +143,7 @@ MOCK_EXPORT Status cuMemAllocPitch_v2(Pointer* out, std::size_t* pitch, std::siz
     return allocate(out, *pitch * height);
 }
 MOCK_EXPORT Status cuMemFree_v2(Pointer pointer) {
+    if (give_real(pointer)) return kSuccess;
     return free_linear(pointer);
 }
 MOCK_EXPORT Status cuMemGetAddressRange_v2(Pointer* base, std::size_t* bytes, Pointer pointer) {
@@ -294,6 +297,11 @@ MOCK_EXPORT Status cuMemGetAllocationPropertiesFromHandle(AllocationProp* out,
 }
 MOCK_EXPORT Status cuPointerGetAttribute(void* out, int attribute, Pointer pointer) {
     const Lock lock(driver().mutex);
+    if (attribute == kPointerDevicePointer) {
+        if (reaches_host(pointer, *static_cast<Pointer*>(out))) return kSuccess;
+        *static_cast<Pointer*>(out) = pointer;
+        return driver().linear.count(pointer) != 0 ? kSuccess : kInvalidValue;
+    }
     const auto found = driver().linear.find(pointer);
     if (found == driver().linear.end() || attribute != kPointerDevice) return kInvalidValue;
     *static_cast<int*>(out) = found->second.device;

@@ -8,6 +8,7 @@
 
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
+#include "tests/support/mock_gpu/host.hpp"
 
 using namespace mock_gpu;
 
@@ -141,12 +142,12 @@ MOCK_EXPORT Status cuInit(unsigned int) {
     return kSuccess;
 }
 MOCK_EXPORT Status cuDriverGetVersion(int* version) {
-    *version = 13000;
+    *version = mock_gpu_host()->version;
     return kSuccess;
 }
 MOCK_EXPORT Status cuDeviceGetCount(int* count) {
-    *count = device_count();
-    return kSuccess;
+    *count = mock_gpu_host()->has_device ? device_count() : 0;
+    return *count > 0 ? kSuccess : kNoDevice;
 }
 MOCK_EXPORT Status cuDeviceGet(fabricshm::cuda::Device* out, int ordinal) {
     *out = ordinal;
@@ -227,15 +228,19 @@ MOCK_EXPORT Status cuModuleLoadData(Handle* out, const void*) {
     // Code and globals of 4 MiB, which end with the context.
     const Lock lock(driver().mutex);
     constexpr std::uint64_t kCode = 4U << 20;
+    if (mock_gpu_host()->module_status != kSuccess) return mock_gpu_host()->module_status;
     if (!take(kCode)) return kOutOfMemory;
+    ++mock_gpu_host()->modules;
     if (current() != nullptr) current()->bytes += kCode;
     *out = reinterpret_cast<Handle>(0x1000);
     return kSuccess;
 }
 
-MOCK_EXPORT Status cuLaunchKernel(Handle, unsigned int b, unsigned int c, unsigned int d,
+MOCK_EXPORT Status cuLaunchKernel(Handle function, unsigned int b, unsigned int c, unsigned int d,
                                   unsigned int e, unsigned int f, unsigned int g, unsigned int,
-                                  Handle stream, void**, void**) {
+                                  Handle stream, void** parameters, void**) {
+    const Status recorded = record_launch(function, b, e, stream, parameters);
+    if (recorded != kSuccess) return recorded;
     return launch({b, c, d}, {e, f, g}, stream);
 }
 MOCK_EXPORT Status cuLaunchKernel_ptsz(Handle a, unsigned int b, unsigned int c, unsigned int d,

@@ -70,8 +70,10 @@ MOCK_EXPORT Status cuCtxGetApiVersion(Handle, unsigned int* out) {
     *out = 3020;
     return kSuccess;
 }
-MOCK_EXPORT Status cuModuleGetFunction(Handle* out, Handle, const char*) {
-    return made(out);
+MOCK_EXPORT Status cuModuleGetFunction(Handle* out, Handle, const char* name) {
+    made(out);
+    name_function(*out, name);
+    return kSuccess;
 }
 MOCK_EXPORT Status cuModuleGetLoadingMode(int* out) {
     *out = 1;  // eager
@@ -104,6 +106,7 @@ MOCK_EXPORT Status cuMemcpyHtoDAsync_v2(Pointer, const void*, std::size_t, Handl
 MOCK_EXPORT Status cuMemcpyDtoH_v2(void*, Pointer, std::size_t) {
     return kSuccess;
 }
-MOCK_EXPORT Status cuMemsetD8_v2(Pointer, unsigned char, std::size_t) {
+MOCK_EXPORT Status cuMemsetD8_v2(Pointer pointer, unsigned char value, std::size_t bytes) {
+    fill_real(pointer, value, bytes);
     return kSuccess;
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 using namespace fabricshm;
 using namespace std::chrono_literals;
 
@@ -22,9 +24,25 @@ TEST_SUITE("base.units") {
         CHECK_FALSE(parse_duration("5").ok());
     }
 
+    TEST_CASE("a number is digits, with digits behind a point: no exponent and no open point") {
+        for (const char* number :
+             {"1e3", "1.", ".5", "1.e1", "1.5.", "+1", "-1", "0x10", "1 2", "."}) {
+            for (const char* unit : {"", "G", " GiB"}) {
+                CAPTURE(number);
+                CAPTURE(unit);
+                CHECK_FALSE(parse_bytes(std::string(number) + unit).ok());
+            }
+            CHECK_FALSE(parse_duration(std::string(number) + "s").ok());
+        }
+        CHECK(parse_bytes("0.5G").value() == kGiB / 2);
+        CHECK(parse_duration("0.25s").value() == 250ms);
+    }
+
     TEST_CASE("durations need a unit and keep it") {
         CHECK(parse_duration("250ms").value() == 250ms);
         CHECK(parse_duration("2min").value() == 120s);
+        CHECK(parse_duration("8h").value() == 8h);
+        CHECK(parse_duration("2d").value() == 48h);
         CHECK(format_duration(1500ms) == "1.5 s");
         CHECK(format_bytes(64 * kMiB) == "64 MiB");
     }

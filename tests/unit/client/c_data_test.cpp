@@ -104,7 +104,10 @@ TEST_SUITE("client.c_data") {
         fabricshm_data_set* other = nullptr;
         fabricshm_data_view view{&one, 77, 99};
         CHECK(fabricshm_data_list(one.data, "set", 0, kTimeout, &other) == FABRICSHM_EINVAL);
-        CHECK(fabricshm_data_list(one.data, "/set", 2, kTimeout, &other) == FABRICSHM_EINVAL);
+        for (const std::uint32_t flags : {3U, 4U, 6U}) {
+            CHECK(fabricshm_data_list(one.data, "/set", flags, kTimeout, &other) ==
+                  FABRICSHM_EINVAL);
+        }
         CHECK(fabricshm_data_list(one.data, "/set", 0, -2, &other) == FABRICSHM_EINVAL);
         CHECK(fabricshm_data_list(one.data, "/none", 0, kTimeout, &other) == FABRICSHM_ENOENT);
         CHECK(text() == "path '/none': list: no such object");

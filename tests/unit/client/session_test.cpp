@@ -364,6 +364,33 @@ TEST_SUITE("client.session") {
         CHECK(daemon.count(Type::kArenaClose) == 2);
     }
 
+    TEST_CASE("a group's leaving that a daemon did not answer is sent to the next one, once") {
+        FakeDaemon daemon;
+        const auto session = attach(daemon);
+        const std::uint64_t arena = open_arena(*session, "one");
+        daemon.be_silent(Type::kGroupLeave);
+        auto request = proto::make_request(Type::kGroupLeave, 0);
+        request.group.arena_id = arena;
+        request.group.group_id = 7;
+        request.group.rank = 2;
+        session->post(request);
+        REQUIRE(daemon.wait_for(Type::kGroupLeave, 1));
+        // The arena that is opened again is no answer to it.
+        REQUIRE(open_arena(*session, "one") == arena);
+        daemon.die();
+        daemon.speak();
+        daemon.come_back();
+        REQUIRE(daemon.wait_for(Type::kGroupLeave, 2));
+        CHECK(daemon.last(Type::kGroupLeave).group.group_id == 7);
+        CHECK(daemon.last(Type::kGroupLeave).group.rank == 2);
+        // Answered now, if with an error: not sent to a third one.
+        CHECK(create_region(*session, arena, soon()).ok());
+        daemon.die();
+        daemon.come_back();
+        CHECK(create_region(*session, arena, soon()).ok());
+        CHECK(daemon.count(Type::kGroupLeave) == 2);
+    }
+
     TEST_CASE("an arena that was opened again since is not closed by what was sent before") {
         FakeDaemon daemon;
         const auto session = attach(daemon);

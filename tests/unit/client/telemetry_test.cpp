@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "libfabricshm/os/page_file.hpp"
@@ -45,6 +46,45 @@ DirectiveImage order(std::uint64_t serial, std::uint32_t interval) {
 }  // namespace
 
 TEST_SUITE("client.telemetry") {
+    TEST_CASE(
+        "each page has the latencies since the one before, and those of groups that are gone") {
+        const auto sum = [&](const PageFile& file) {
+            const auto image = std::make_unique<LatencyImage>();
+            std::uint64_t seen = 0;
+            (void)read_telemetry_latencies(file.mapping.data(), *image, seen);
+            std::uint64_t all = 0;
+            for (const std::uint64_t count : image->rows[0].counts) all += count;
+            return all;
+        };
+        Telemetry telemetry;
+        const PageFile first = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(first.descriptor).ok());
+        telemetry.step(step_of(1), 1'000);
+        CHECK(sum(first) == 0);
+        auto meter = std::make_shared<Meter>();
+        telemetry.add_meter(7, meter);
+        meter->end(meter->begin(8), {Kind::kAllreduce, 8, true});
+        telemetry.step(step_of(1), 1'000'002'000);
+        CHECK(sum(first) == 1);
+        meter->end({1, Clock::now()}, {Kind::kAllreduce, 8, true});
+        meter.reset();
+        telemetry.step(step_of(1), 1'500'000'000);
+        CHECK(sum(first) == 1);  // once per second
+        telemetry.tell_latencies(1'500'000'001);
+        CHECK(sum(first) == 2);
+        const PageFile second = telemetry_file();
+        REQUIRE(telemetry.take_telemetry(second.descriptor).ok());
+        telemetry.step(step_of(1), 1'600'000'000);
+        CHECK(sum(second) == 0);
+        // A daemon of before has shorter pages, and gets the rest.
+        const PageFile old = make_page_file("test", kShortTelemetryFileBytes,
+                                            PageAccess::kReadWrite, format_telemetry)
+                                 .value();
+        REQUIRE(telemetry.take_telemetry(old.descriptor).ok());
+        telemetry.step(step_of(1), 9'000'000'000);
+        CHECK(read(old).steps == 5);
+    }
+
     TEST_CASE(
         "a step is the time since the one before, and what nothing else claims is computing") {
         Telemetry telemetry;

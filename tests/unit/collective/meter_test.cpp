@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <iterator>
+#include <memory>
+#include <numeric>
+
 #include "libfabricshm/collective/peer_read.hpp"
 
 using namespace fabricshm;
@@ -40,14 +44,14 @@ TEST_SUITE("collective.meter") {
         for (int i = 0; i < 10; ++i) {
             const auto timing = meter.begin(Meter::kAlwaysFrom);
             CHECK(timing.weight == 1);
-            meter.end(timing);
+            meter.end(timing, {});
         }
         const std::int64_t before = meter.sums().comm_ns;
         CHECK(before > 0);
         // An operation that only waits communicates nothing.
         const auto timing = meter.begin(Meter::kAlwaysFrom);
         meter.waited(1h);
-        meter.end(timing);
+        meter.end(timing, {});
         CHECK(meter.sums().comm_ns == before);
         CHECK(meter.sums().wait_ns == 3'600'000'000'000);
     }
@@ -66,13 +70,41 @@ TEST_SUITE("collective.meter") {
                 distances += last >= 0 && i - last != 16 ? 1 : 0;
                 last = i;
             }
-            meter.end(timing);
+            meter.end(timing, {});
         }
         CHECK(timed > 800);
         CHECK(timed < 1250);
         CHECK(stood_for > kOperations - 32);
         CHECK(stood_for <= kOperations);
         CHECK(distances > timed / 2);
+    }
+
+    TEST_CASE("latencies have all operations, of small ones about as many as there were") {
+        const auto latencies = std::make_unique<LatencyCounters>();
+        Meter meter;
+        meter.set_latencies(latencies.get());
+        for (int i = 0; i < 16'000; ++i) meter.end(meter.begin(8), {Kind::kAllreduce, 8, true});
+        for (int i = 0; i < 10; ++i) {
+            const auto timing = meter.begin(100 * kKiB);
+            meter.waited(1h);  // in the latency by the clock alone
+            meter.end(timing, {Kind::kBroadcast, 100 * kKiB, true});
+        }
+        meter.end(meter.begin(8), {Kind::kScan, 8, false});
+        meter.end(meter.begin(1 * kMiB), {Kind::kScan, 1 * kMiB, false});
+        const auto image = std::make_unique<LatencyImage>();
+        latencies->copy_to(*image);
+        const int small = static_cast<int>(Kind::kAllreduce) * 4;
+        const int large = static_cast<int>(Kind::kBroadcast) * 4 + 2;
+        CHECK(image->used == (1ULL << small | 1ULL << large));
+        const auto all = [&](int row) {
+            return std::accumulate(std::begin(image->rows[row].counts),
+                                   std::end(image->rows[row].counts), std::uint64_t{0});
+        };
+        CHECK(all(small) > 16'000 - 32);
+        CHECK(all(small) <= 16'000);
+        CHECK(image->rows[small].sum_ns > 0);
+        CHECK(all(large) == 10);
+        CHECK(image->failures[static_cast<int>(Kind::kScan)] == 2);
     }
 
     TEST_CASE("a wait that never begins is not timed") {

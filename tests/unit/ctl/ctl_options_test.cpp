@@ -47,13 +47,51 @@ TEST_SUITE("ctl.ctl_options") {
                 CAPTURE(argument.name);
                 CHECK(help.find(argument.name) != std::string::npos);
                 const auto& options = completed.options;
+                // Of "-f,--follow" the long one.
+                const std::string name = argument.name;
+                const std::string completes = name.substr(name.rfind(',') + 1);
                 const bool is_there = std::any_of(
                     options.begin(), options.end(),
-                    [&](const CompletedOption& option) { return option.name == argument.name; });
+                    [&](const CompletedOption& option) { return option.name == completes; });
                 CHECK(is_there == (argument.name[0] == '-'));
             }
         }
         CHECK(find_ctl_command("reboot") == nullptr);
+    }
+
+    TEST_CASE("jobs takes an action and a job, both of which may be left out") {
+        CtlOptions logs;
+        REQUIRE_FALSE(parse({"jobs", "logs", "rn50", "-f", "--rank", "0"}, logs).exit);
+        CHECK(logs.job.action == "logs");
+        CHECK(logs.job.what == "rn50");
+        CHECK(logs.job.follow);
+        CHECK(logs.job.rank == 0);
+        CtlOptions list;
+        REQUIRE_FALSE(parse({"jobs"}, list).exit);
+        CHECK(list.job.action.empty());
+        CHECK(list.job.rank == JobOrder::kAllRanks);
+        CHECK(list.job.at_once == 1);
+        CtlOptions wrong;
+        CHECK(parse({"jobs", "start", "a.toml"}, wrong).exit == CtlExit::kUsage);
+        CHECK(parse({"jobs", "serve", "--at-once", "0"}, wrong).exit == CtlExit::kUsage);
+    }
+
+    TEST_CASE("jobs remove takes several jobs, or an age with ends") {
+        CtlOptions named;
+        REQUIRE_FALSE(parse({"jobs", "remove", "3", "etl", "5"}, named).exit);
+        CHECK(named.job.what == "3");
+        CHECK(named.job.more == std::vector<std::string>{"etl", "5"});
+        CHECK_FALSE(named.job.older_than);
+        CtlOptions old;
+        REQUIRE_FALSE(
+            parse({"jobs", "remove", "--state", "ok,failed", "--older-than", "7d"}, old).exit);
+        CHECK(old.job.older_than == std::chrono::hours(7 * 24));
+        CHECK(old.job.outcomes == std::vector<std::string>{"ok", "failed"});
+        CtlOptions wrong;
+        CHECK(parse({"jobs", "remove"}, wrong).exit == CtlExit::kUsage);
+        CHECK(parse({"jobs", "show", "3", "4"}, wrong).exit == CtlExit::kUsage);
+        CHECK(parse({"jobs", "list", "--older-than", "1h"}, wrong).exit == CtlExit::kUsage);
+        CHECK(parse({"jobs", "remove", "--older-than", "nan"}, wrong).exit == CtlExit::kUsage);
     }
 
     TEST_CASE("sizes have units, and a vGPU's is not 0") {
@@ -79,6 +117,10 @@ TEST_SUITE("ctl.ctl_options") {
         CHECK(options.arena_id == 7);
         CHECK(options.json);
         CHECK(options.socket == "/s");
+        CHECK(options.timeout == 5.0);
+        REQUIRE_FALSE(parse({"status", "--timeout", "0.5"}, options).exit);
+        CHECK(options.timeout == 0.5);
+        CHECK(parse({"status", "--timeout", "0"}, options).exit == CtlExit::kUsage);
         CHECK_FALSE(options.watch);
     }
 
@@ -110,6 +152,11 @@ TEST_SUITE("ctl.ctl_options") {
         said({"statsu"}, "unknown command 'statsu' (did you mean status?)");
         said({"reboot"}, "unknown command 'reboot' (");
         said({"arenas", "--jsn"}, "unknown option '--jsn' (did you mean --json?)");
+        said({"--socket", "/s", "jobs", "list"},
+             "option '--socket' belongs behind the command: fabricctl jobs ... --socket");
+        said({"--json", "arenas"}, "fabricctl arenas ... --json (");
+        said({"--socket=/s", "jobs"}, "option '--socket' belongs behind the command");
+        said({"--sockt", "/s", "jobs"}, "unknown option '--sockt' (did you mean --socket?)");
         said({"why", "abc"}, "\"abc\" is no whole number from 1 on");
         said({"why", "0"}, "\"0\" is no whole number from 1 on");
         said({"events", "--last", "-1"}, "--last: \"-1\" is no whole number from 0 on");

@@ -31,7 +31,7 @@ CataloguedFile file(std::uint64_t id) {
 }
 
 CataloguedPage page(const std::string& name) {
-    return {"/images", "", {{{name, false, {4, {{4, 1, 0, 0}}}}}, true, 0, ""}};
+    return {"/images", "", {{{name, false, {4, {{4, 1, 0, 0}}}}}, true, 0, "", 0, ""}};
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "fabricd/data/blocks/cache_end.hpp"
 #include "libfabricshm/base/crc32c.hpp"
 
 using namespace fabricd;
@@ -153,7 +154,7 @@ TEST_SUITE("data.chunk_cache") {
         CHECK(bench.cache->problems() == "");
     }
 
-    TEST_CASE("what passes goes first once it was read, and what is kept goes last") {
+    TEST_CASE("what passes goes first once it was read, and last until then") {
         Bench bench;
         std::map<std::uint64_t, std::uint64_t> line_of;
         const auto add = [&](std::uint64_t file, ChunkKind kind, bool is_wanted) {
@@ -174,11 +175,13 @@ TEST_SUITE("data.chunk_cache") {
         CHECK_FALSE(is_there(7));
         REQUIRE(add(11, ChunkKind::kPassing, false));
         CHECK_FALSE(is_there(8));
-        // Nothing but kept and unread is left: only for a reader that waits.
+        // Nothing but kept and unread is left: only for a reader that waits. Were it what is
+        // unread, its reader would be the next one that waits, and so on to the end of the epoch.
         CHECK_FALSE(add(12, ChunkKind::kPassing, false));
         REQUIRE(add(13, ChunkKind::kTried, true));
-        CHECK_FALSE(is_there(5));
-        for (std::uint64_t file = 1; file <= 4; ++file) CHECK(is_there(file));
+        CHECK_FALSE(is_there(1));
+        for (std::uint64_t file = 2; file <= 5; ++file) CHECK(is_there(file));
+        for (std::uint64_t file = 9; file <= 11; ++file) CHECK(is_there(file));
         CHECK(bench.cache->problems() == "");
     }
 
@@ -241,6 +244,69 @@ TEST_SUITE("data.chunk_cache") {
         CHECK(bench.cache->problems() == "");
     }
 
+    TEST_CASE("a cache that shrinks keeps what is read most, and no byte of the rest") {
+        Bench bench;
+        std::vector<std::uint64_t> lines;
+        for (std::uint64_t file = 1; file <= 8; ++file) {
+            lines.push_back(bench.cache->add_file(file, kDataChunkBytes).value());
+            REQUIRE(bench.fill(lines.back(), file, kDataChunkBytes, ChunkKind::kTried));
+        }
+        const Bytes begin = bench.tables.chunks_offset;
+        // Of two in the part that goes one is pinned: nothing in front of it can be given.
+        bench.pins.held.insert(lines[6]);
+        CHECK(CacheEnd(*bench.cache).shrink_to(begin + 4 * kDataChunkBytes) ==
+              begin + 7 * kDataChunkBytes);
+        CHECK(bench.is_right(lines[6], 7, 0));
+        CHECK(bench.cache->capacity() == 5 * kDataChunkBytes);
+        CHECK(bench.cache->problems() == "");
+        bench.pins.held.clear();
+        CHECK(CacheEnd(*bench.cache).shrink_to(begin + 4 * kDataChunkBytes) ==
+              begin + 4 * kDataChunkBytes);
+        CHECK(bench.cache->used() <= 4 * kDataChunkBytes);
+        CHECK(bench.cache->problems() == "");
+        // A service that is started again has no more than that.
+        bench.start();
+        CacheEnd(*bench.cache).begin_with(begin + 4 * kDataChunkBytes);
+        bench.cache->take_up(
+            [&](auto line) { return std::find(lines.begin(), lines.end(), line) != lines.end(); });
+        CHECK(bench.cache->capacity() == 4 * kDataChunkBytes);
+        CHECK(bench.cache->problems() == "");
+        CacheEnd(*bench.cache).grow_to(kArena);
+        std::size_t filled = 0;
+        for (std::uint64_t file = 1; file <= 8; ++file) {
+            const auto line = lines[file - 1];
+            if (bench.cache->state(line) == DataLineState::kReady) {
+                CHECK(bench.is_right(line, file, 0));
+            } else {
+                REQUIRE(bench.fill(line, file, kDataChunkBytes, ChunkKind::kTried));
+                ++filled;
+            }
+        }
+        CHECK(filled >= 4);
+        CHECK(bench.cache->used() == 8 * kDataChunkBytes);
+        CHECK(bench.cache->problems() == "");
+    }
+
+    TEST_CASE("what came back soon after it had left counts as what more memory would have had") {
+        Bench bench;
+        std::vector<std::uint64_t> lines;
+        // Ten of eight in turn: each leaves before it is read again.
+        for (std::uint64_t file = 1; file <= 10; ++file) {
+            lines.push_back(bench.cache->add_file(file, kDataChunkBytes).value());
+        }
+        for (int round = 0; round < 3; ++round) {
+            for (std::uint64_t file = 1; file <= 10; ++file) {
+                const auto line = lines[file - 1];
+                if (bench.cache->state(line) == DataLineState::kReady) continue;
+                REQUIRE(bench.fill(line, file, kDataChunkBytes, ChunkKind::kTried));
+            }
+            if (round == 0) CHECK(bench.cache->stats().refetched == 0);
+        }
+        CHECK(bench.cache->stats().refetched > 0);
+        CHECK(bench.cache->stats().near > 0);
+        CHECK(bench.cache->stats().near <= bench.cache->stats().refetched);
+    }
+
     // Next to it a model: which file has which lines, and what readers have pinned. A pinned line's
     // bytes are looked at after each step.
     TEST_CASE("random stories never reuse what is pinned, and the account adds up") {
@@ -258,7 +324,7 @@ TEST_SUITE("data.chunk_cache") {
             };
             for (int turn = 0; turn < 700; ++turn) {
                 CAPTURE(turn);
-                const unsigned what = random() % 16;
+                const unsigned what = random() % 18;
                 if (what < 3 || files.empty()) {
                     const Bytes bytes =
                         random() % 3 == 0 ? 1 + random() % (9 * kMiB) : 1 + random() % (200 * kKiB);
@@ -301,6 +367,21 @@ TEST_SUITE("data.chunk_cache") {
                 } else if (what == 14 && !pins.empty()) {
                     bench.pins.held.erase(pins.begin()->first);
                     pins.erase(pins.begin());
+                } else if (what == 16) {
+                    const Bytes chunks = kArena - bench.tables.chunks_offset;
+                    const Bytes asked = bench.tables.chunks_offset + random() % chunks;
+                    const Bytes before = CacheEnd(*bench.cache).end();
+                    const Bytes end = CacheEnd(*bench.cache).shrink_to(asked);
+                    CHECK(end <= before);
+                    CHECK(end + kPageBytes > std::min(asked, before));
+                    CHECK(end == CacheEnd(*bench.cache).end());
+                    // The daemon has given it to others.
+                    for (Bytes at = end; at < kArena; at += 509)
+                        bench.memory.get()[at] ^= std::byte{0xff};
+                } else if (what == 17) {
+                    const Bytes more = kArena - CacheEnd(*bench.cache).end();
+                    CacheEnd(*bench.cache)
+                        .grow_to(CacheEnd(*bench.cache).end() + random() % (more + 1));
                 } else {
                     const auto& [file, facts] = *some_file();
                     bench.cache->drop({facts.first});

@@ -3,6 +3,8 @@
 #include "fabricd/data/silo/folder_silo.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <set>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "tests/support/temporary_directory.hpp"
 
@@ -32,6 +35,8 @@ TimePoint soon() {
 class Bench {
   public:
     static constexpr Bytes kMemory = 8 * kMiB;
+
+    explicit Bench(const char* where = "/tmp") : folder_(where) {}
 
     void write(const std::string& path, const std::string& content) const {
         const std::filesystem::path place = root() + "/" + path;
@@ -56,6 +61,32 @@ class Bench {
   private:
     test_support::TemporaryDirectory folder_;
     Mapping memory_ = Mapping::own(kMemory).value();
+};
+
+/// A shared mapping, by which a file is written.
+class WriterMapping {
+  public:
+    WriterMapping(const std::string& path, Bytes bytes)
+        : file_(::open(path.c_str(), O_RDWR | O_CLOEXEC)), bytes_(bytes) {
+        void* const place =
+            ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file_, 0);
+        REQUIRE(place != MAP_FAILED);
+        data_ = static_cast<char*>(place);
+        // So that no page is touched for the first time later.
+        for (Bytes at = 0; at < bytes_; at += 4096) data_[at] = static_cast<char>(data_[at]);
+    }
+    ~WriterMapping() {
+        ::munmap(data_, bytes_);
+        ::close(file_);
+    }
+    WriterMapping(const WriterMapping&) = delete;
+    WriterMapping& operator=(const WriterMapping&) = delete;
+    char* data() const noexcept { return data_; }
+
+  private:
+    int file_;
+    Bytes bytes_;
+    char* data_ = nullptr;
 };
 
 Fetched fetch_one(FolderSilo& silo, const Fetch& fetch) {
@@ -129,6 +160,62 @@ TEST_SUITE("data.folder_silo") {
         }
         CHECK(silo->look("fifo", soon()).error().code == Errc::kNotFound);
         CHECK(silo->look("../secret", soon()).error().code == Errc::kInvalid);
+    }
+
+    TEST_CASE("a loop of links is called so, and leads nowhere") {
+        const Bench bench;
+        const auto silo = bench.open();
+        std::filesystem::create_symlink("two", bench.root() + "/one");
+        std::filesystem::create_symlink("one", bench.root() + "/two");
+        const auto looked = silo->look("one", soon());
+        CHECK(looked.error().code == Errc::kDenied);
+        CHECK(fabricshm::explanation_of(looked.error()) == "one is a loop of links");
+    }
+
+    // Stores there change no time of the file, as the middle of a long write(2).
+    TEST_CASE("a file of a tmpfs is read when no process writes it: never a mixture") {
+        const Bench bench("/dev/shm");
+        constexpr Bytes kBytes = 4 * kMiB;
+        const std::string content = numbers(kBytes, 5);
+        bench.write("data", numbers(kBytes, 9));
+        const auto silo = bench.open();
+        auto writer = std::make_unique<WriterMapping>(bench.root() + "/data", kBytes);
+        const FileFacts facts = silo->look("data", soon()).value();
+        std::memcpy(writer->data(), content.data(), kBytes / 2);
+        silo->start(bench.whole("data", facts));
+        CHECK(silo->wait(Clock::now() + 50ms).empty());
+        std::memcpy(writer->data() + kBytes / 2, content.data() + kBytes / 2, kBytes / 2);
+        writer.reset();
+        const auto ended = silo->wait(soon());
+        REQUIRE(ended.size() == 1);
+        CHECK(ended[0].outcome == FetchOutcome::kWhole);
+        CHECK(bench.text(0, kBytes) == content);
+        CHECK(silo->look("data", soon()).value() == facts);
+    }
+
+    TEST_CASE("a file of a tmpfs that stays open for writing is an error of that file") {
+        const Bench bench("/dev/shm");
+        bench.write("data", "text");
+        bench.write("other", "more");
+        const auto silo = bench.open();
+        const WriterMapping writer(bench.root() + "/data", 4);
+        silo->start(bench.whole("data", silo->look("data", soon()).value()));
+        // Others do not wait for it.
+        Fetch other = bench.whole("other", silo->look("other", soon()).value());
+        other.tag = 2;
+        other.into += kMiB;
+        other.room -= kMiB;
+        silo->start(other);
+        auto ended = silo->wait(soon());
+        REQUIRE(ended.size() == 1);
+        CHECK(ended[0].tag == 2);
+        CHECK(bench.text(kMiB, 4) == "more");
+        ended = silo->wait(soon());
+        REQUIRE(ended.size() == 1);
+        CHECK(ended[0].outcome == FetchOutcome::kFailed);
+        CHECK(ended[0].error.code == Errc::kTimeout);
+        CHECK(ended[0].is_of_file);
+        CHECK(ended[0].reason.rfind("data: a process has it open for writing", 0) == 0);
     }
 
     TEST_CASE("parts of files arrive whole: at any place of the file and of the memory") {

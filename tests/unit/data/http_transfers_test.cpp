@@ -43,7 +43,7 @@ TEST_SUITE("data.http_transfers") {
     }
 
     TEST_CASE("another attempt is for what may pass alone") {
-        HttpAnswer answer;
+        TransferAnswer answer;
         answer.end = HttpEnd::kAnswered;
         for (const int status : {429, 500, 502, 503, 504}) {
             answer.status = status;

@@ -190,6 +190,8 @@ TEST_SUITE("data.prep_silo") {
             const Fetched cut = fetch_one(*raising, "b.jpeg.npy", page.entries[1].facts);
             CHECK(cut.outcome == FetchOutcome::kFailed);
             CHECK(cut.error.code == Errc::kCorrupt);
+            CHECK(cut.is_of_file);
+            CHECK(raising->look("b.jpeg.npy", soon()).value() == page.entries[1].facts);
             CHECK(cut.reason.rfind("in/b.jpeg: damaged JPEG: ", 0) == 0);
             CHECK(fetch_one(*raising, "c.jpeg.npy", page.entries[2].facts).reason ==
                   "in/c.jpeg: 65500 x 65500 pixels are more than the 1048576 that pixels allows");

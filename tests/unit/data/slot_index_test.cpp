@@ -105,6 +105,6 @@ TEST_SUITE("data.slot_index") {
         CHECK_FALSE(fits_slot(kSlotBytes - kBlock + 1, 1));
         CHECK_FALSE(fits_slot(kSlotBytes - kBlock, 200));
         // An index has a bound of its own, so that many are read at a time.
-        CHECK_FALSE(fits_slot(0, kMostIndexBytes / sizeof(SlotEntry)));
+        CHECK_FALSE(fits_slot(0, kMaxIndexBytes / sizeof(SlotEntry)));
     }
 }

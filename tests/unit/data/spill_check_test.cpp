@@ -12,13 +12,11 @@ using fabricshm::kMiB;
 
 namespace {
 
-std::string line_of(const std::string& folder, fabricshm::Bytes bytes,
-                    const std::string& state = "") {
+std::string line_of(const std::string& folder, fabricshm::Bytes bytes) {
     DataSpec spec;
     spec.spill = folder;
     spec.spill_bytes = bytes;
     spec.spill_line = 3;
-    spec.state = state;
     const auto check = check_spill(spec);
     REQUIRE(check);
     return as_text(*check, "d.toml");
@@ -31,12 +29,8 @@ TEST_SUITE("data.spill_check") {
         const test_support::TemporaryDirectory folder;
         CHECK(line_of(folder.path(), 64 * kMiB) == "spill  " + folder.path() + "  64 MiB\n");
         CHECK(std::filesystem::is_empty(folder.path()));
-        CHECK(line_of(folder.path(), 64 * kMiB, folder.path()) ==
-              "spill  " + folder.path() + "  64 MiB\n");
         CHECK(line_of(folder.file("none"), 64 * kMiB) ==
               "d.toml:3: spill: " + folder.file("none") + ": No such file or directory\n");
-        CHECK(line_of(folder.path(), 64 * kMiB, folder.file("none")) ==
-              "d.toml:3: spill: state: " + folder.file("none") + ": No such file or directory\n");
         const std::string full = line_of(folder.path(), 100'000 * kGiB);
         CHECK(full.rfind("d.toml:3: spill: " + folder.path() +
                              ": has not the room for spill_bytes 97.7 TiB, but for ",

@@ -59,6 +59,18 @@ TEST_SUITE("data.web_version") {
         CHECK(version_of_fields("\"strong\"", date) == version_of_etag("strong"));
     }
 
+    TEST_CASE("a time is of one version once its second is surely over, an ETag always") {
+        const auto version = version_of_fields("", "Sun, 06 Nov 1994 08:49:37 GMT");
+        REQUIRE(version);
+        CHECK(settles_in(*version, "Sun, 06 Nov 1994 08:49:37 GMT", 0) == 2);
+        CHECK(settles_in(*version, "Sun, 06 Nov 1994 08:49:38 GMT", 0) == 1);
+        CHECK(settles_in(*version, "Sun, 06 Nov 1994 08:49:39 GMT", 0) == 0);
+        CHECK(settles_in(*version, "Sun, 06 Nov 1994 08:49:36 GMT", 0) == 3);
+        CHECK(settles_in(*version, "", 784111777 + 59) == 1);
+        CHECK(settles_in(*version, "today", 784111777 + 60) == 0);
+        CHECK(settles_in(*version_of_etag("strong"), "", 0) == 0);
+    }
+
     TEST_CASE("what is no date is none") {
         for (const char* text : {"", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994",
                                  "Mon, 06 Nov 1994 08:49:37 GMT", "Sun, 31 Feb 1994 08:49:37 GMT",

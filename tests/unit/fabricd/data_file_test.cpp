@@ -107,6 +107,22 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.silos[3].write == WritePolicy::kOff);
     }
 
+    TEST_CASE("what the cache alone keeps is written through, and nothing else") {
+        DataSpec spec;
+        REQUIRE_FALSE(
+            parse_data_file("[[silo]]\nat = \"/a\"\nfrom = \"memory\"\n", "d.toml", spec));
+        CHECK(spec.silos[0].write == WritePolicy::kThrough);
+        CHECK(spec.silos[0].made != nullptr);
+        for (const std::string write : {"back", "through", "off"}) {
+            const auto refused = parse_data_file(
+                "[[silo]]\nat = \"/a\"\nwrite = \"" + write + "\"\nfrom = \"memory\"\n", "d.toml",
+                spec);
+            REQUIRE(refused);
+            CHECK(*refused ==
+                  "d.toml:1: write: jobs write into \"memory\" in any case: leave write out");
+        }
+    }
+
     TEST_CASE("peers have addresses, pools and certificates") {
         DataSpec spec;
         REQUIRE_FALSE(parse_data_file(
@@ -173,6 +189,8 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:2: spill takes a folder of a local disk, as \"/var/cache/fabricd\", or \"\""},
             {"[cache]\nspill = \"/c\"\nspill_bytes = \"1MiB\"\n",
              "d.toml:3: spill_bytes takes a size as \"200GiB\", 64 MiB to 128 TiB"},
+            {"[cache]\nmemory_min = \"1GiB\"\nmemory = \"512MiB\"\n",
+             "d.toml:1: memory_min is larger than memory, which is 512 MiB"},
             {"[cache]\nspill = \"/c\"\n", "d.toml:1: spill needs spill_bytes"},
             {"[cache]\nspill = \"\"\nspill_bytes = \"1GiB\"\n",
              "d.toml:1: spill_bytes needs spill"},
@@ -191,10 +209,10 @@ TEST_SUITE("fabricd.data_file") {
              "d.toml:2: at takes a path in the namespace, as \"/images\""},
             {"[[silo]]\nat = \"/a\"\nfrom = \"d\"\n",
              "d.toml:3: from takes a folder (\"/data/images\"), a web server "
-             "(\"https://host/path/\") or a bucket (\"s3://bucket/prefix\")"},
+             "(\"https://host/path/\"), a bucket (\"s3://bucket/prefix\") or \"memory\""},
             {"[[silo]]\nat = \"/a\"\nfrom = [1]\n",
              "d.toml:3: from takes a folder (\"/data/images\"), a web server "
-             "(\"https://host/path/\") or a bucket (\"s3://bucket/prefix\")"},
+             "(\"https://host/path/\"), a bucket (\"s3://bucket/prefix\") or \"memory\""},
             {"[[silo]]\nat = \"/a\"\nfrom = \"s3://b/p\"\n",
              "d.toml:1: a silo from s3:// needs endpoint"},
             {"[[silo]]\nat = \"/a\"\nfrom = \"/d\"\nregion = \"eu\"\n",
@@ -218,7 +236,8 @@ TEST_SUITE("fabricd.data_file") {
             CHECK(error_message(text) == wanted);
         }
         CHECK(error_message("at = [\n").rfind("d.toml:", 0) == 0);
-        CHECK(error_message(std::string(kImages) + "# \xc3\xa9\n") ==
+        CHECK(error_message(std::string(kImages) + "# \xc3\xa9\n") == "");
+        CHECK(error_message(std::string(kImages) + "\xc3\xa9\n") ==
               "d.toml:4: a character that is not ASCII; in a name it is written as \\u and four "
               "digits");
         CHECK(error_message("[[silo]]\nat = \"/a\"\nfrom = \"/d/\\u00e9\"\n") == "");

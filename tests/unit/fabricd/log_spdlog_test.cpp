@@ -46,6 +46,17 @@ TEST_SUITE("fabricd.log_spdlog") {
         std::filesystem::remove_all(folder);
     }
 
+    TEST_CASE("as text what others wrote begins no line of its own") {
+        char folder[] = "/tmp/fabric-log-XXXXXX";
+        REQUIRE(::mkdtemp(folder) != nullptr);
+        const std::string path = std::string(folder) + "/fabricd.log";
+        REQUIRE(install_spdlog(path).ok());
+        log(LogLevel::kWarning, "audit: %s", "a\n[info] audit: forged\x1b[2J");
+        CHECK(contents(path).ends_with("audit: a?[info] audit: forged?[2J\n"));
+        set_log_sink(nullptr);
+        std::filesystem::remove_all(folder);
+    }
+
     TEST_CASE("as JSON each line is an object, whatever was logged") {
         char folder[] = "/tmp/fabric-log-XXXXXX";
         REQUIRE(::mkdtemp(folder) != nullptr);

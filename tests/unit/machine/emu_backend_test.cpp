@@ -142,6 +142,31 @@ TEST_SUITE("machine.emu_backend adoption") {
               Errc::kExists);
     }
 
+    TEST_CASE("what an arena is known to have counts once, until it is adopted or destroyed") {
+        auto before = pool_of(64 * kMiB);
+        const auto piece = std::move(before->create(1, "job", 0, 64 * kMiB)).value();
+        CHECK(before->grow(1, 3 * kArenaStep, 3 * kArenaStep).ok());
+        auto after = pool_of(64 * kMiB);
+        after->expect(1, 3 * kArenaStep);
+        after->expect(7, kArenaStep);
+        CHECK(after->totals().used == 4 * kArenaStep);
+        CHECK(after->create(8, "other", 0, kArenaStep).error().code == Errc::kNoMemory);
+        after->destroy(7);
+        const auto other = std::move(after->create(8, "other", 0, 2 * kArenaStep)).value();
+        CHECK(after->grow(8, 2 * kArenaStep, 2 * kArenaStep).error().code == Errc::kNoMemory);
+
+        const auto copy = [&] { return std::move(piece.fd.duplicate()).value(); };
+        const Bytes uncommitted = piece.bytes - 3 * kArenaStep;
+        CHECK(after->adopt(1, kMiB, copy(), 0).error().code == Errc::kCorrupt);
+        CHECK(after->totals().used == 4 * kArenaStep);  // the right one may still come
+        CHECK(after->adopt(1, piece.bytes, copy(), uncommitted).ok());
+        CHECK(after->totals().used == 4 * kArenaStep);
+        after->destroy(1);
+        CHECK(after->totals().used == kArenaStep);
+        after->destroy(1);
+        CHECK(after->grow(8, 2 * kArenaStep, 2 * kArenaStep).ok());
+    }
+
     TEST_CASE("a descriptor that is not that arena is refused") {
         auto pool = pool_of(16 * kMiB);
         const auto piece = std::move(pool->create(5, "job", 0, kMiB)).value();

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "fabricd/data/mount/handover.hpp"
-#include "fabricd/data/mount/listings.hpp"
+#include "fabricd/data/mount/mount_listings.hpp"
 #include "fabricd/data/mount/mount_requests.hpp"
 
 using namespace fabricd;
@@ -105,7 +105,7 @@ TEST_SUITE("mount.mount_source") {
         NodeTable nodes(handover.nodes());
         OneFolder source;
         source.entries = {file("a", 1)};
-        Listings listings(source, nodes);
+        MountListings listings(source, nodes);
         const auto far = fabricshm::Clock::now() + std::chrono::hours(1);
         REQUIRE(listings.of(kRootNode, far).ok());
         REQUIRE(listings.of(kRootNode, far).ok());

@@ -45,7 +45,13 @@ TEST_SUITE("net.cluster_config") {
         CHECK(names(check_cluster(with_etcd("http://127.evil.net:2379")), "needs https"));
         ClusterConfig config = with_etcd("https://e1:2379");
         CHECK(names(check_cluster(config), "cluster.tls_ca"));
-        config.tls_ca = config.tls_cert = config.tls_key = "/x";
+        config.tls_ca = "/x";
+        CHECK(names(check_cluster(config),
+                    "cluster.tls_ca without cluster.tls_cert and cluster.tls_key"));
+        config.tls_cert = "/x";
+        CHECK(names(check_cluster(config),
+                    "cluster.tls_ca and cluster.tls_cert without cluster.tls_key"));
+        config.tls_key = "/x";
         CHECK(check_cluster(config).empty());
     }
 

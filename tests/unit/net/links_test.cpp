@@ -10,6 +10,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 using namespace fabricshm;
@@ -83,19 +84,30 @@ constexpr std::uint32_t hello_of(std::uint32_t peer) {
     return peer << 24 | static_cast<std::uint32_t>(net::Note::kHello) << 20;
 }
 
-/// Rank 0 of two, each on a host.
+constexpr std::uint32_t abort_of(std::uint32_t peer, Errc code, int rank) {
+    return peer << 24 | static_cast<std::uint32_t>(net::Note::kAbort) << 20 |
+           static_cast<std::uint32_t>(code) << 9 | static_cast<std::uint32_t>(rank + 1);
+}
+
+/// Rank 0 of two or more, each on a host.
 struct Rig {
-    Rig() {
+    explicit Rig(std::size_t world = 2, Duration silence = 1s) {
         auto played = std::make_unique<PlayedTransport>();
         transport = played.get();
         net::LinksSpec spec;
         spec.rank = 0;
-        spec.remote = {false, true};
-        spec.greets = {false, true};
+        spec.remote.assign(world, true);
+        spec.remote[0] = false;
+        spec.greets = spec.remote;
         spec.ring_bytes = 4096;
         spec.control_bytes = 256;
-        links = std::make_unique<Links>(std::move(spec), std::move(played),
-                                        [] { return Result<void>{}; });
+        spec.silence = silence;
+        links = std::make_unique<Links>(
+            std::move(spec), std::move(played), [] { return Result<void>{}; },
+            [this](const Error& failure, int reporter) {
+                reported = failure;
+                reported_by = reporter;
+            });
         links->begin();
     }
     Result<const std::byte*> receive(std::uint32_t mark) {
@@ -103,7 +115,9 @@ struct Rig {
     }
 
     PlayedTransport* transport = nullptr;
-    std::unique_ptr<Links> links;
+    Error reported;
+    int reported_by = -1;
+    std::unique_ptr<Links> links;  // last: it calls back
 };
 
 }  // namespace
@@ -183,6 +197,49 @@ TEST_SUITE("net.links") {
         CHECK(rig.receive(5).ok());
         rig.links->release(1);
         rig.links->condemn(1);  // no goodbye
+    }
+
+    TEST_CASE("a rank that the others gave up names the one that said so, and not itself") {
+        Rig rig(3);
+        rig.transport->report(abort_of(2, Errc::kPeer, 0));
+        const auto came = rig.receive(5);
+        REQUIRE_FALSE(came.ok());
+        CHECK(came.error().code == Errc::kPeer);
+        CHECK(came.error().detail == 2);
+        CHECK(came.error().step == std::string(net::kGivenUp));
+        // The ranks of its pool learn which one was given up.
+        CHECK(rig.reported.code == Errc::kPeer);
+        CHECK(rig.reported.detail == 0);
+        CHECK(rig.reported_by == 2);
+        rig.links->condemn(1);  // no goodbye
+        rig.links->condemn(2);
+    }
+
+    TEST_CASE("a failure that a peer reports is the one that it names, and is reported once") {
+        Rig rig(3);
+        rig.transport->report(abort_of(2, Errc::kPeer, 1));
+        rig.transport->report(abort_of(1, Errc::kTimeout, 2));
+        const auto came = rig.receive(5);
+        REQUIRE_FALSE(came.ok());
+        CHECK(came.error().code == Errc::kPeer);
+        CHECK(came.error().detail == 1);
+        CHECK(rig.reported.detail == 1);
+        rig.links->condemn(1);  // no goodbye
+        rig.links->condemn(2);
+    }
+
+    // The one that is waited for waits itself for one that stands still.
+    TEST_CASE("where the awaited peer answers and another does not, the silent one is named") {
+        Rig rig(3, 200ms);
+        rig.transport->report(hello_of(1));
+        rig.transport->report(hello_of(2));
+        rig.transport->never_stops = true;  // rank 1 says all the time that it lives
+        const auto came = rig.links->receive(1, 64, 5, Clock::now() + 500ms);
+        REQUIRE_FALSE(came.ok());
+        CHECK(came.error().code == Errc::kPeer);
+        CHECK(came.error().detail == 2);
+        rig.links->condemn(1);  // no goodbye
+        rig.links->condemn(2);
     }
 
     TEST_CASE("words of ranks that may not write here are ignored") {

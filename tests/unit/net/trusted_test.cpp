@@ -37,6 +37,16 @@ TEST_SUITE("net.trusted") {
         CHECK(explanation_of(none.error()).find(net::kTrustedVariable) != std::string::npos);
     }
 
+    TEST_CASE("without a network the variable and the option that name one are in the text") {
+        for (const char* networks : {"", "203.0.113.0/24"}) {
+            const auto none = net::trusted_address(networks);
+            REQUIRE_FALSE(none.ok());
+            const std::string text = explanation_of(none.error());
+            CHECK(text.find("FABRIC_NET_TRUSTED") != std::string::npos);
+            CHECK(text.find("fabricrun --trusted") != std::string::npos);
+        }
+    }
+
     TEST_CASE("the first network that this host has an address in counts") {
         CHECK(trusted_address("198.51.100.0/24, 127.0.0.0/8").value() == "127.0.0.1");
         CHECK(trusted_address("198.51.100.0/24").error().code == Errc::kDenied);

@@ -77,6 +77,33 @@ TEST_SUITE("os.mapping") {
         CHECK(code(offset, kStripe, {3, 0, kSkip}) == Errc::kInvalid);
     }
 
+    TEST_CASE("another file takes the place of what is mapped, at the same address") {
+        const Fd first = file_of(kMiB), second = file_of(2 * kMiB), small = file_of(4096);
+        auto mapping = Mapping::map(first, 0, kMiB, {});
+        REQUIRE(mapping.ok());
+        std::byte* const data = mapping->data();
+        data[kMiB - 1] = std::byte{1};
+        const char mark = 42;
+        REQUIRE(::pwrite(second.get(), &mark, 1, kMiB - 1) == 1);
+        // A file that is too short would be a SIGBUS: all is as before.
+        CHECK(mapping->replace(small).error().code == Errc::kCorrupt);
+        CHECK_FALSE(mapping->replace(Fd()).ok());
+        CHECK(data[kMiB - 1] == std::byte{1});
+        REQUIRE(mapping->replace(second).ok());
+        CHECK(mapping->data() == data);
+        CHECK(mapping->size() == kMiB);
+        CHECK(data[kMiB - 1] == std::byte{42});
+        data[0] = std::byte{7};
+        char read = 0;
+        REQUIRE(::pread(second.get(), &read, 1, 0) == 1);
+        CHECK(read == 7);
+        // The first file has what was written before, and no more.
+        REQUIRE(::pread(first.get(), &read, 1, 0) == 1);
+        CHECK(read == 0);
+        REQUIRE(::pread(first.get(), &read, 1, kMiB - 1) == 1);
+        CHECK(read == 1);
+    }
+
     TEST_CASE("ranges from peers are inside or not, without overflow") {
         const Fd fd = file_of(kMiB);
         const auto mapping = Mapping::map(fd, 0, kMiB, {});

@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 using namespace fabricd;
@@ -29,6 +32,15 @@ proto::Message request(proto::Type type, ArenaId arena) {
 }  // namespace
 
 TEST_SUITE("peer.guest_process") {
+    TEST_CASE("a client of a guest hears that the owner is away, and not its own daemon") {
+        const auto away = owner_is_away("a:7070", "the owner of the pool has gone");
+        CHECK(away.code == fabricshm::Errc::kDaemon);  // so that the library tries again
+        const std::string text = fabricshm::explanation_of(away);
+        CHECK(text.find("fabricd of this host is there") == 0);
+        CHECK(text.find("a:7070 (pool.owner)") != std::string::npos);
+        CHECK(text.find("has gone") != std::string::npos);
+    }
+
     TEST_CASE("before an arena is closed its own range has to be out of the caches") {
         GuestProcesses processes = with_two_arenas();
         const auto close = request(proto::Type::kArenaClose, kSecond.arena);

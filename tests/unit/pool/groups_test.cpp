@@ -113,6 +113,50 @@ TEST_SUITE("pool.groups") {
         CHECK(host.last_error.code == Errc::kExists);
     }
 
+    TEST_CASE("ranks that left a group join the next one of its name before all have left it") {
+        Trio trio;
+        const std::string name = trio.groups[0].name;
+        const auto join = [&](std::size_t rank) {
+            return trio.host.join(trio.sessions[rank], trio.arena, name.c_str(),
+                                  static_cast<int>(rank), 3);
+        };
+        CHECK(join(0) == 0);
+        CHECK(trio.host.last_error.code == Errc::kExists);
+        trio.leave(0);
+        const auto first = join(0);
+        REQUIRE(first != 0);
+        CHECK_FALSE(trio.host.answered(first));
+        CHECK(join(1) == 0);
+        trio.leave(2);
+        const auto third = join(2);
+        trio.leave(1);
+        const auto second = join(1);
+        const std::uint64_t next = trio.host.group_of(first).group_id;  // an answer is taken once
+        CHECK(next > trio.groups[0].group_id);
+        CHECK(trio.host.group_of(second).group_id == next);
+        CHECK(trio.host.group_of(third).rank == 2);
+        CHECK(trio.host.registry->problems().empty());
+    }
+
+    TEST_CASE("ranks that left a group hear that another one has not, once they are complete") {
+        Trio trio;
+        const std::string name = trio.groups[0].name;
+        trio.leave(0);
+        trio.leave(1);
+        const auto first = trio.host.join(trio.sessions[0], trio.arena, name.c_str(), 0, 2);
+        REQUIRE(first != 0);
+        const auto second = trio.host.join(trio.sessions[1], trio.arena, name.c_str(), 1, 2);
+        REQUIRE(second != 0);
+        for (const std::uint64_t request : {first, second}) {
+            (void)trio.host.group_of(request);
+            CHECK(trio.host.last_error.code == Errc::kExists);
+        }
+        trio.leave(2);
+        REQUIRE(trio.host.join(trio.sessions[0], trio.arena, name.c_str(), 0, 2) != 0);
+        CHECK(trio.host.join(trio.sessions[1], trio.arena, name.c_str(), 1, 2) != 0);
+        CHECK(trio.host.registry->problems().empty());
+    }
+
     TEST_CASE("a rank that waits too long hears of it and no longer counts") {
         RegistryHost host;
         const SessionId alice = host.session(kAlice);

@@ -79,10 +79,11 @@ TEST_SUITE("proto.data_messages") {
     TEST_CASE("a payload is as long as its structure, and has a text only where one may be") {
         const std::string payload = data_payload(DataFetchRequest{1, 2, kDataAhead, 0});
         CHECK(data_fixed<DataFetchRequest>(payload));
-        CHECK_FALSE(data_fixed<DataFetchRequest>(payload + "x"));
+        const std::string with_text = payload + "x";
+        CHECK_FALSE(data_fixed<DataFetchRequest>(with_text));
         CHECK_FALSE(data_fixed<DataFetchRequest>(payload.substr(1)));
         std::string_view text;
-        CHECK(data_fixed<DataFetchRequest>(payload + "x", &text));
+        CHECK(data_fixed<DataFetchRequest>(with_text, &text));
         CHECK(text == "x");
     }
 

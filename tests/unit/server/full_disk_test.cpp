@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +12,7 @@
 
 #include "libfabricshm/proto/codec.hpp"
 #include "tests/support/daemon_thread.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/small_disk.hpp"
 #include "tests/support/wire_client.hpp"
 
 using namespace fabricd;
@@ -22,62 +20,12 @@ using fabricshm::Errc;
 using fabricshm::Error;
 using fabricshm::kMiB;
 using test_support::DaemonThread;
+using test_support::SmallDisk;
 using test_support::TemporaryDirectory;
 using test_support::WireClient;
 namespace proto = fabricshm::proto;
 
 namespace {
-
-void write_file(const char* path, const std::string& text) {
-    std::ofstream(path) << text;
-}
-
-// Mounts of this process's own. As root at once, else as root of a user namespace.
-bool has_own_mounts() {
-    static const bool there = [] {
-        const std::string user = std::to_string(::getuid());
-        const std::string group = std::to_string(::getgid());
-        if (::getuid() == 0) {
-            if (::unshare(CLONE_NEWNS) != 0) return false;
-        } else {
-            if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
-            write_file("/proc/self/setgroups", "deny");
-            write_file("/proc/self/uid_map", user + " " + user + " 1");
-            write_file("/proc/self/gid_map", group + " " + group + " 1");
-        }
-        return ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-    }();
-    return there;
-}
-
-/// A disk of 8 MiB at `path`.
-class SmallDisk {
-  public:
-    explicit SmallDisk(std::string path) : path_(std::move(path)) {
-        ::mkdir(path_.c_str(), 0700);
-        is_there = has_own_mounts() &&
-                   ::mount("none", path_.c_str(), "tmpfs", 0, "size=8m,mode=0700") == 0;
-        if (!is_there) test_support::skip("no mounts of our own");
-    }
-    ~SmallDisk() {
-        if (is_there) ::umount2(path_.c_str(), MNT_DETACH);
-    }
-    void fill() const {
-        const fabricshm::Fd file(
-            ::open((path_ + "/filler").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-        char block[4096] = {};
-        while (::write(file.get(), block, sizeof block) > 0) {
-        }
-    }
-    void make_space() const { ::unlink((path_ + "/filler").c_str()); }
-    bool remount(unsigned long flags) const {
-        return ::mount("none", path_.c_str(), nullptr, MS_REMOUNT | flags, "size=8m") == 0;
-    }
-    bool is_there = false;
-
-  private:
-    std::string path_;
-};
 
 struct Fixture {
     Fixture() : disk(directory.file("state")), options(test_support::options_in(directory)) {
@@ -181,6 +129,7 @@ TEST_SUITE("server.full_disk") {
         std::size_t answered = 0;
         std::uint64_t waiting = 0;
         while (waiting == 0 && answered < regions.size()) {
+            fixture.disk.fill();  // also what a compaction gives back that was under way
             const std::uint64_t asked = alice.send(free_request(regions[answered])).value();
             REQUIRE(alice.send(open_request(kept)).ok());
             const auto reply = alice.receive().value();
@@ -218,7 +167,7 @@ TEST_SUITE("server.full_disk") {
         first.stop();
         first.daemon.reset();
         // The lock file went with the daemon; after a crash it is still there.
-        write_file(fixture.directory.file("state/lock").c_str(), "");
+        std::ofstream(fixture.directory.file("state/lock")) << "";
         REQUIRE(fixture.disk.remount(MS_RDONLY));
         DaemonThread second(fixture.options);
         REQUIRE(second.error.code == Errc::kOk);

@@ -18,6 +18,7 @@
 #include "libfabricshm/shm/pin_page.hpp"
 #include "libfabricshm/shm/telemetry_page.hpp"
 #include "libfabricshm/shm/tensor_header.hpp"
+#include "libfabricshm/shm/trace_ring.hpp"
 
 using namespace fabricshm;
 
@@ -202,6 +203,8 @@ TEST_SUITE("shm.layout_doc") {
         const Table slot = {
             FIELD(SlotRecord, ready),         FIELD(SlotRecord, ready_sleepers),
             FIELD(SlotRecord, signature),     FIELD(SlotRecord, weight),
+            FIELD(SlotRecord, version),       FIELD(SlotRecord, version_sleepers),
+            FIELD(SlotRecord, holder),        FIELD(SlotRecord, served),
             FIELD(SlotRecord, measured),      FIELD(SlotRecord, measured_sleepers),
             FIELD(SlotRecord, finite),        FIELD(SlotRecord, done),
             FIELD(SlotRecord, done_sleepers), FIELD(SlotRecord, inside),
@@ -236,11 +239,20 @@ TEST_SUITE("shm.layout_doc") {
 
     TEST_CASE("the tables of the telemetry page are those of the structures") {
         const Table page = {
-            FIELD(TelemetryPage, magic),           FIELD(TelemetryPage, version),
-            FIELD(TelemetryPage, head_sequence),   FIELD(TelemetryPage, head),
-            FIELD(TelemetryPage, shards_sequence), FIELD(TelemetryPage, shards),
-            FIELD(TelemetryPage, peers_sequence),  FIELD(TelemetryPage, peers),
-            FIELD(TelemetryPage, waits_sequence),  FIELD(TelemetryPage, waits),
+            FIELD(TelemetryPage, magic),
+            FIELD(TelemetryPage, version),
+            FIELD(TelemetryPage, head_sequence),
+            FIELD(TelemetryPage, head),
+            FIELD(TelemetryPage, shards_sequence),
+            FIELD(TelemetryPage, shards),
+            FIELD(TelemetryPage, peers_sequence),
+            FIELD(TelemetryPage, peers),
+            FIELD(TelemetryPage, waits_sequence),
+            FIELD(TelemetryPage, waits),
+            FIELD(TelemetryPage, latencies_sequence),
+            FIELD(TelemetryPage, latencies_used),
+            FIELD(TelemetryPage, failures),
+            FIELD(TelemetryPage, latencies),
         };
         CHECK(table_below("## A telemetry page") == page);
         const Table image = {
@@ -283,13 +295,38 @@ TEST_SUITE("shm.layout_doc") {
         CHECK(kTelemetryMagic == 0x314d4c5442524146);
     }
 
+    TEST_CASE("the tables of a trace are those of the structures") {
+        const Table ring = {FIELD(TraceRing, magic), FIELD(TraceRing, version),
+                            FIELD(TraceRing, head), FIELD(TraceRing, lost),
+                            FIELD(TraceRing, slots)};
+        CHECK(table_below("## A trace") == ring);
+        const Table slot = {FIELD(TraceSlot, sequence), FIELD(TraceSlot, record)};
+        CHECK(table_below("### TraceSlot") == slot);
+        const Table record = {
+            FIELD(TraceRecord, group_id), FIELD(TraceRecord, epoch),     FIELD(TraceRecord, bytes),
+            FIELD(TraceRecord, begin_ns), FIELD(TraceRecord, arrive_ns), FIELD(TraceRecord, end_ns),
+            FIELD(TraceRecord, kind),     FIELD(TraceRecord, way),       FIELD(TraceRecord, rank),
+            FIELD(TraceRecord, world),    FIELD(TraceRecord, failed),
+        };
+        CHECK(table_below("### TraceRecord") == record);
+        CHECK(text_of_page().find("`0x3143415254424146`") != std::string::npos);
+        CHECK(kTraceMagic == 0x3143415254424146);
+        CHECK(text_of_page().find("A memory file of 266240 bytes") != std::string::npos);
+        CHECK(kTraceFileBytes == 266240);
+    }
+
     TEST_CASE("the table of the pin page is that of the structure") {
         const Table page = {FIELD(PinPage, magic), FIELD(PinPage, high), FIELD(PinPage, notes),
                             FIELD(PinPage, slots)};
         CHECK(table_below("## A pin page") == page);
         const Table header = {FIELD(PublishedHeader, magic), FIELD(PublishedHeader, newest),
-                              FIELD(PublishedHeader, changes), FIELD(PublishedHeader, makers)};
+                              FIELD(PublishedHeader, changes), FIELD(PublishedHeader, makers),
+                              FIELD(PublishedHeader, elastic)};
         CHECK(table_below("## A published arena") == header);
+        const Table elastic = {FIELD(ElasticWords, target), FIELD(ElasticWords, committed),
+                               FIELD(ElasticWords, kept), FIELD(ElasticWords, floor),
+                               FIELD(ElasticWords, use)};
+        CHECK(table_below("### ElasticWords") == elastic);
         CHECK(text_of_page().find("`0x314c425550424146`") != std::string::npos);
         CHECK(kPublishedMagic == 0x314c425550424146);
         CHECK(text_of_page().find("`0x31534e4950424146`") != std::string::npos);

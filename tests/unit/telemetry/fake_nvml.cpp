@@ -1,7 +1,8 @@
 // A libnvidia-ml.so.1 of our own with three GPUs: one that works, one that is cut into instances
 // and knows no rates, one that fell off the bus. FAKE_NVML=broken in the environment: it does not
 // start. FAKE_NVML_ECC=N: the first one has N memory errors; FAKE_NVML_XIDS="31 79": these errors
-// come at once; FAKE_NVML_SLOW=N: why its clock is lower, in NVML's bits.
+// come at once; FAKE_NVML_SLOW=N: why its clock is lower, in NVML's bits. For N also the path of a
+// file with it, which is read each time.
 //
 // The functions have the names and the binary interface of NVIDIA's library, from its reference.
 
@@ -33,6 +34,12 @@ bool is_first(Device gpu) {
 
 unsigned long long number_of(const char* variable) {
     const char* text = std::getenv(variable);
+    char line[32] = "";
+    if (text != nullptr && text[0] == '/') {
+        FILE* file = std::fopen(text, "re");
+        text = file != nullptr ? std::fgets(line, sizeof line, file) : nullptr;
+        if (file != nullptr) std::fclose(file);
+    }
     return text != nullptr ? std::strtoull(text, nullptr, 10) : 0;
 }
 
@@ -66,8 +73,8 @@ FAKE nvmlDeviceGetName(Device gpu, char* name, unsigned bytes) {
 }
 FAKE nvmlDeviceGetUtilizationRates(Device gpu, Utilization* busy) {
     if (!is_first(gpu)) return kNotSupported;
-    // The third poll finds that the driver has lost it.
-    if (++g_asked == 3) return kGpuIsLost;
+    // The third poll finds that the driver has lost it, but with FAKE_NVML_STEADY=1.
+    if (++g_asked == 3 && number_of("FAKE_NVML_STEADY") == 0) return kGpuIsLost;
     *busy = {75, 40};
     return kSuccess;
 }

@@ -58,6 +58,46 @@ TEST_SUITE("telemetry.sample_metrics") {
         CHECK(metric_value(-std::numeric_limits<double>::infinity()) == "-Inf");
     }
 
+    TEST_CASE(
+        "latencies are a histogram by operation and size, as many series however many sessions") {
+        Sample sample = full_sample();
+        auto& image = sample.latencies.image;
+        image.used = std::uint64_t{1} << (3 * 4 + 1);  // broadcast, 1 KiB to 64 KiB
+        image.rows[13].counts[0] = 5;
+        image.rows[13].counts[2] = 2;
+        image.rows[13].counts[24] = 1;
+        image.rows[13].sum_ns = 3'000'000'000;
+        image.failures[8] = 4;
+        const std::string text = text_of(sample);
+        const std::string labels = "operation=\"broadcast\",size=\"1KiB-64KiB\"";
+        const auto bucket = [&](const std::string& end, int count) {
+            return has_line(text, "fabricd_collective_seconds_bucket{" + labels + ",le=\"" + end +
+                                      "\"} " + std::to_string(count));
+        };
+        CHECK(bucket("2.5e-07", 5));
+        CHECK(bucket("5e-07", 5));
+        CHECK(bucket("1e-06", 7));
+        CHECK(bucket("2.097152", 7));
+        CHECK(bucket("+Inf", 8));
+        CHECK(has_line(text, "fabricd_collective_seconds_sum{" + labels + "} 3"));
+        CHECK(has_line(text, "fabricd_collective_seconds_count{" + labels + "} 8"));
+        CHECK(has_line(text, "fabricd_collective_failures_total{operation=\"barrier\"} 4"));
+        const auto series = [](const Sample& of) {
+            std::istringstream lines(text_of(of));
+            int count = 0;
+            for (std::string line; std::getline(lines, line);) {
+                count += line.starts_with("fabricd_collective_");
+            }
+            return count;
+        };
+        const int few = series(sample);
+        sample.sessions.resize(1000);
+        CHECK(series(sample) == few);
+        image.used = UINT64_MAX;
+        sample.sessions.clear();
+        CHECK(series(sample) <= 1'417);  // 13 kinds x 4 sizes x 27, 12 of failures, and one
+    }
+
     TEST_CASE("labels and helps are escaped as the format wants it") {
         MetricsText text;
         text.family("a_total", MetricType::kCounter, "back\\slash\nand \"quote\"");
@@ -108,7 +148,7 @@ TEST_SUITE("telemetry.sample_metrics") {
         CHECK(has_line(text, "fabricd_device_busy_share{device=\"cpu0\"} 0.5"));
         CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"ecc\"} 1"));
         CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"xid\"} 1"));
-        CHECK(text.find("fault=\"stopped\"") == std::string::npos);
+        CHECK(has_line(text, "fabricd_device_fault{device=\"gpu0\",fault=\"stopped\"} 0"));
         // Old figures are none, and the power of this processor is unknown.
         CHECK(text.find("busy_share{device=\"gpu0\"") == std::string::npos);
         CHECK(text.find("fabricd_device_power_watts") == std::string::npos);

@@ -33,6 +33,7 @@ std::vector<Journalled> journalled() {
         {ComputeShare{{{"a", 60, 55}, {"b", 40, 45}}}, 220, 0x2e02d503},
         {PoolQuota{{{"gpu0", 1ULL << 32, 4096}, {"gpu1", 4096, 1ULL << 32}}}, 226, 0xbe1603b7},
         {Return{1, {1, 0}, {0.95, 0.05}}, 210, 0x1d39d4bb},
+        {CacheQuota{{{"data", 1ULL << 33, 1ULL << 32}}}, 202, 0x1b117c81},
         {UnknownAction{{static_cast<ActionKind>(200), 7, {"x"}, {1.5}, {-2.5, 3}}}, 207,
          0x517be7ac},
     };
@@ -115,14 +116,14 @@ TEST_SUITE("control.journal.action") {
     TEST_CASE("names and permissions are those of the metrics, the journal and control.actions") {
         const char* names[] = {"unknown",       "batch shares", "work units", "sync interval",
                                "alarm",         "drain",        "placement",  "quota",
-                               "compute share", "pool quota",   "return"};
+                               "compute share", "pool quota",   "return",     "cache quota"};
         REQUIRE(std::size(names) == kActions.size());
         for (std::size_t i = 0; i < kActions.size(); ++i) {
             CHECK(std::strcmp(kActions[i].name, names[i]) == 0);
         }
         CHECK(action_permissions() == std::vector<std::string>{"shares", "units", "sync", "drain",
                                                                "placement", "quota", "compute",
-                                                               "pool"});
+                                                               "pool", "cache"});
     }
 
     TEST_CASE("what is reversed twice is as before, and changes the other way in between") {

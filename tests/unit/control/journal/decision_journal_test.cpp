@@ -33,6 +33,7 @@ Window window_of(std::uint64_t number) {
     window.devices.push_back({"gpu0", 1e9, 0, {{"a", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}}});
     window.placement.nodes.push_back({"node0", 1, 3});
     window.placement.shards.push_back({5, 6, 7, 0, {8}});
+    window.room = {{{"c", 1, 2, 3, 4, 5, 6, 7, 8}}, 9, 10, 11, 12};
     return window;
 }
 
@@ -42,6 +43,8 @@ constexpr std::size_t kPoolBytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kPromiseBytes = sizeof(std::uint32_t) + 3 * sizeof(double);
 // One of the faults of the one rank.
 constexpr std::size_t kFaultBytes = 2 * sizeof(std::uint32_t);
+// One cache, with its name of one letter, and four numbers of the pool.
+constexpr std::size_t kCacheBytes = 2 * sizeof(std::uint32_t) + 1 + (8 + 4) * sizeof(double);
 
 Decision decision_of(std::uint64_t id) {
     Decision decision;
@@ -110,6 +113,10 @@ TEST_SUITE("control.journal.decision_journal") {
         CHECK(window.devices[0].users[0].promised_percent == 11);
         CHECK(window.devices[0].users[0].held_up == 12);
         CHECK(window.placement.shards[0].reads == std::vector<double>{8});
+        REQUIRE(window.room.caches.size() == 1);
+        CHECK(window.room.caches[0].name == "c");
+        CHECK(window.room.caches[0].readers == 8);
+        CHECK(window.room.lacked == 12);
         const auto decision = decision_from(to_record(decision_of(4))).value();
         CHECK(after_of(decision) == after_of(decision_of(4)));
         CHECK(names_of(decision) == names_of(decision_of(4)));
@@ -120,12 +127,13 @@ TEST_SUITE("control.journal.decision_journal") {
 
     TEST_CASE("a record that was cut or lies about its lengths is none") {
         const auto whole = to_record(window_of(1));
-        const std::size_t without_faults = whole.size() - kFaultBytes;
+        const std::size_t without_caches = whole.size() - kCacheBytes;
+        const std::size_t without_faults = without_caches - kFaultBytes;
         const std::size_t without_promises = without_faults - kPromiseBytes;
         const std::size_t without_pool = without_promises - kPoolBytes;
         for (std::size_t size = 0; size < whole.size(); ++size) {
-            const bool is_older =
-                size == without_faults || size == without_promises || size == without_pool;
+            const bool is_older = size == without_caches || size == without_faults ||
+                                  size == without_promises || size == without_pool;
             CHECK(window_from(std::span(whole).first(size)).has_value() == is_older);
         }
         auto longer = whole;
@@ -177,7 +185,7 @@ TEST_SUITE("control.journal.decision_journal") {
 
     TEST_CASE("a window of a daemon that knew no quotas of the pool is read") {
         auto bytes = to_record(window_of(3));
-        bytes.resize(bytes.size() - kFaultBytes - kPromiseBytes - kPoolBytes);
+        bytes.resize(bytes.size() - kCacheBytes - kFaultBytes - kPromiseBytes - kPoolBytes);
         const auto window = window_from(bytes);
         REQUIRE(window);
         CHECK(window->placement.shards.size() == 1);

@@ -15,16 +15,16 @@ TEST_SUITE("fabricd.slurm.job_records") {
         CHECK_FALSE(records.find(17));
         CHECK(records.ended(9).empty());
         REQUIRE(records.write({17, 5, 1000, false}).ok());
-        CHECK(records.find(17) == JobRecord{17, 5, 1000, false});
+        CHECK(records.find(17) == SlurmJobRecord{17, 5, 1000, false});
         CHECK(records.ended(9).empty());
         REQUIRE(records.write({17, 0, 4294967294U, true}).ok());
         REQUIRE(records.write({4294967295U, ~std::uint64_t{0}, 0, true}).ok());
-        CHECK(records.find(4294967295U) == JobRecord{4294967295U, ~std::uint64_t{0}, 0, true});
+        CHECK(records.find(4294967295U) == SlurmJobRecord{4294967295U, ~std::uint64_t{0}, 0, true});
         CHECK(records.ended(9).size() == 2);
         CHECK(records.ended(1).size() == 1);
         records.erase(4294967295U);
         REQUIRE(records.ended(9).size() == 1);
-        CHECK(records.ended(9)[0] == JobRecord{17, 0, 4294967294U, true});
+        CHECK(records.ended(9)[0] == SlurmJobRecord{17, 0, 4294967294U, true});
         records.erase(17);
         CHECK_FALSE(records.find(17));
     }

@@ -65,8 +65,8 @@ TEST_SUITE("fabricd.slurm.plugin_settings") {
         CHECK(read_size("48G").value() == 48ULL << 30);
         CHECK(read_size("1.5GiB").value() == 3ULL << 29);
         CHECK(read_size("4096").value() == 4096);
-        for (const char* text :
-             {"0", "0G", "", "G", "64X", "-1", "64M M", "nan", "1e30", "1.5", "1.", "4GB"}) {
+        for (const char* text : {"0", "0G", "", "G", "64X", "-1", "64M M", "nan", "1e30", "1.5",
+                                 "1.", "4GB", "1e3", "1e3G", "1.G", ".5G", "1..5G"}) {
             CAPTURE(text);
             const auto size = read_size(text);
             REQUIRE_FALSE(size.ok());

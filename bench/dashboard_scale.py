@@ -1,0 +1,208 @@
+#!/usr/bin/python3
+"""What does a picture of the dashboard cost with many sessions, and what the metrics?
+
+Starts a fabricd of its own, sessions that attach and report one step each, and `fabricctl dashboard`. Of each
+number of sessions: how long an answer of the page takes, with and without the history, and its size; the
+processor time of the dashboard and of fabricd for a picture, which is made once a second while a page asks; how
+long an answer of /metrics takes. Medians. Prints a table.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.path.dirname(HERE)
+sys.path.insert(0, HERE)
+# pylint: disable=wrong-import-position,import-outside-toplevel
+from harness.daemon import Daemon  # noqa: E402
+from harness.endings import end_with_parent, unwind_on_signals  # noqa: E402
+from harness.fingerprint import fingerprint  # noqa: E402
+from harness.usage import cpu_seconds  # noqa: E402
+
+SESSIONS_OF_A_PROCESS = 1000
+WAIT = 120
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=WAIT)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def parse_options(arguments):
+    """The command line; --member is for the processes that this program starts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--sessions", default="0,1000,10000", metavar="LIST", help="how many, in turn (default 0,1000,10000)")
+    add("--pictures", type=int, default=15, help="that are looked at of each (default 15)")
+    add("--build", default=os.path.join(SOURCE, "build", "release"), metavar="DIR")
+    add("--json", metavar="FILE", help="write everything measured")
+    add("--member", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if not all(count.isdecimal() for count in options.sessions.split(",")):
+        parser.error(f"--sessions is {options.sessions}: a list of numbers")
+    if options.pictures < 1:
+        parser.error("--pictures is at least 1")
+    return options
+
+
+def more_descriptors():
+    """A session is a few descriptors at both ends."""
+    wanted = 65536
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+    except (ValueError, OSError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def member(count):
+    """So many sessions, until it is ended."""
+    import fabricshm
+    sessions = []
+    for number in range(count):
+        sessions.append(fabricshm.Session(label=f"job{number % 50}"))
+        sessions[-1].step(samples=32)
+    print("ready", flush=True)
+    sys.stdin.read()
+
+
+def start_members(options, count, path):
+    """The processes that hold the sessions, all attached."""
+    environment = {**os.environ, "FABRIC_SOCKET": path, "PYTHONPATH": os.path.join(options.build, "python")}
+    members = []
+    while count > 0:
+        part = min(count, SESSIONS_OF_A_PROCESS)
+        count -= part
+        members.append(subprocess.Popen([sys.executable, os.path.abspath(__file__), "--member", str(part)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
+                                        preexec_fn=end_with_parent))
+    for one in members:
+        # Bounded: the fabric's own waits are, and a member that gives up closes its end.
+        if one.stdout.readline().strip() != b"ready":
+            raise SystemExit("dashboard_scale: a member did not come up")
+    return members
+
+
+def get(connection, target, headers):
+    """(seconds, status, bytes) of an answer."""
+    began = time.perf_counter()
+    connection.request("GET", target, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    return time.perf_counter() - began, answer.status, body
+
+
+def ask_pictures(options, dashboard, daemon, address, sessions):
+    """Asks as a page does, once a second; of each picture the time of its answer and its size."""
+    base, _, token = address.partition("/#t=")
+    connection = http.client.HTTPConnection(base.removeprefix("http://"), timeout=WAIT)
+    headers = {"X-Fabric-Token": token}
+    whole = []
+    for _ in range(3):  # the first may be from before the sessions
+        seconds, status, body = get(connection, "/api/v1/picture", headers)
+        whole.append(seconds)
+        time.sleep(1)
+    picture = json.loads(body)
+    if status != 200 or len(picture["sessions"]) < sessions:
+        raise SystemExit(f"dashboard_scale: {status}, {len(picture.get('sessions', []))} sessions of {sessions}")
+    number, answers, size = picture["number"], [], 0
+    first = number
+    used = [cpu_seconds(dashboard.pid), cpu_seconds(daemon.pid)]
+    while number < first + options.pictures:
+        seconds, status, body = get(connection, f"/api/v1/picture?since={number}", headers)
+        if status == 200:
+            number, size = json.loads(body)["number"], len(body)
+            answers.append(seconds)
+        time.sleep(0.2)
+    pictures = number - first
+    return {"picture_ms": statistics.median(answers) * 1e3, "picture_bytes": size,
+            "with_history_ms": statistics.median(whole) * 1e3,
+            "dashboard_ms": (cpu_seconds(dashboard.pid) - used[0]) / pictures * 1e3,
+            "fabricd_ms": (cpu_seconds(daemon.pid) - used[1]) / pictures * 1e3}
+
+
+def ask_metrics(options, path):
+    """Median and size of /metrics."""
+    times, body = [], b""
+    for _ in range(options.pictures):
+        connection = UnixConnection(path)
+        seconds, status, body = get(connection, "/metrics", {})
+        connection.close()
+        if status != 200:
+            raise SystemExit(f"dashboard_scale: /metrics gave {status}")
+        times.append(seconds)
+    return {"metrics_ms": statistics.median(times) * 1e3, "metrics_bytes": len(body)}
+
+
+def measure(options, count):
+    """One row."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit < 2 * count + 500:
+        raise SystemExit(f"dashboard_scale: {count} sessions need {2 * count + 500} open files, this user has {limit} (ulimit -Hn)")
+    with tempfile.TemporaryDirectory(prefix="fabric-scale-") as folder:
+        metrics = os.path.join(folder, "metrics.sock")
+        daemon = Daemon(os.path.join(options.build, "fabricd", "fabricd"), folder, 1 << 30,
+                        f'[limits]\nsessions = {count + 16}\nsessions_per_user = {count + 16}\n'
+                        f'[telemetry]\nmetrics_socket = "{metrics}"\n')
+        members, dashboard = [], None
+        try:
+            problem = daemon.wait_ready()
+            if problem:
+                raise SystemExit(f"dashboard_scale: fabricd did not start: {problem}")
+            members = start_members(options, count, daemon.socket_path)
+            dashboard = subprocess.Popen(
+                [os.path.join(options.build, "fabricd", "ctl", "fabricctl"), "dashboard", "--listen", "127.0.0.1:0",
+                 "--socket", os.path.join(os.path.dirname(daemon.socket_path), "admin.sock")],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)
+            address = dashboard.stdout.readline().decode().strip()
+            row = {"sessions": count, **ask_pictures(options, dashboard, daemon, address, count),
+                   **ask_metrics(options, metrics)}
+        finally:
+            for one in [*members, *([dashboard] if dashboard else [])]:
+                one.kill()
+                one.wait()
+            daemon.stop()
+    return row
+
+
+def main(arguments=None):
+    """Measures, prints, writes."""
+    options = parse_options(arguments)
+    more_descriptors()
+    if options.member is not None:
+        return member(options.member)
+    print("| sessions | answer | size | with history | dashboard, a picture | fabricd, a second | /metrics | size |\n"
+          "|---:|---:|---:|---:|---:|---:|---:|---:|")
+    rows = []
+    for count in options.sessions.split(","):
+        row = measure(options, int(count))
+        rows.append(row)
+        print(f"| {row['sessions']} | {row['picture_ms']:.1f} ms | {row['picture_bytes'] / 1e6:.2f} MB "
+              f"| {row['with_history_ms']:.1f} ms | {row['dashboard_ms']:.0f} ms | {row['fabricd_ms']:.0f} ms "
+              f"| {row['metrics_ms']:.1f} ms | {row['metrics_bytes'] / 1e6:.2f} MB |", flush=True)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"rows": rows, "machine": fingerprint(SOURCE, {})}, file)
+    return 0
+
+
+if __name__ == "__main__":
+    unwind_on_signals()
+    sys.exit(main())

@@ -1,0 +1,117 @@
+#include "fabricd/ctl/dashboard/dashboard_pages.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "fabricd/ctl/dashboard/page_files.hpp"
+
+namespace fabricd {
+
+namespace {
+
+// Everything comes from here, nothing is inline, and no other page shows this one in a frame.
+constexpr const char* kPolicy =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+HttpAnswer answer_of(unsigned status, std::string type = {}, std::string body = {}) {
+    HttpAnswer answer;
+    answer.status = status;
+    answer.type = std::move(type);
+    if (!body.empty()) answer.body = std::make_shared<const std::string>(std::move(body));
+    return answer;
+}
+
+HttpAnswer refusal(unsigned status, const char* why) {
+    return answer_of(status, "text/plain; charset=utf-8", std::string(why) + "\n");
+}
+
+// Takes as long whatever the first wrong byte is, so that it can't be found byte by byte.
+bool is_same_token(std::string_view given, std::string_view token) {
+    if (given.size() != token.size()) return false;
+    unsigned char difference = 0;
+    for (std::size_t i = 0; i < token.size(); ++i) {
+        difference =
+            static_cast<unsigned char>(difference | (static_cast<unsigned char>(given[i]) ^
+                                                     static_cast<unsigned char>(token[i])));
+    }
+    return difference == 0;
+}
+
+/// Without the port: through ssh -L a browser asks for another one.
+std::string_view name_of_host(std::string_view host) {
+    if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
+    return host.substr(0, std::min(host.find(':'), host.size()));
+}
+
+/// Names of hosts have no case.
+bool is_same_name(std::string_view a, std::string_view b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
+        return std::tolower(x) == std::tolower(y);
+    });
+}
+
+/// The number of "since=N"; 0: none.
+std::uint64_t since_of(std::string_view query) {
+    constexpr std::string_view kName = "since=";
+    std::uint64_t number = 0;
+    if (!query.starts_with(kName)) return 0;
+    const char* const end = query.data() + query.size();
+    const auto parsed = std::from_chars(query.data() + kName.size(), end, number);
+    return parsed.ec == std::errc() && parsed.ptr == end ? number : 0;
+}
+
+}  // namespace
+
+DashboardPages::DashboardPages(DashboardDoor door, NewestPicture newest)
+    : door_(std::move(door)), newest_(std::move(newest)) {}
+
+bool DashboardPages::is_known_host(std::string_view host) const {
+    const std::string_view name = name_of_host(host);
+    for (const char* loopback : {"127.0.0.1", "localhost", "[::1]"}) {
+        if (is_same_name(name, loopback)) return true;
+    }
+    return std::any_of(door_.hosts.begin(), door_.hosts.end(),
+                       [&](const std::string& host) { return is_same_name(name, host); });
+}
+
+HttpAnswer DashboardPages::picture(const HttpRequest& request) const {
+    if (!is_same_token(request.token, door_.token)) {
+        return refusal(401,
+                       "the token is missing or wrong: open the address that fabricctl "
+                       "dashboard has printed");
+    }
+    const std::uint64_t since = since_of(request.query);
+    const auto newest = newest_(since == 0);
+    if (newest.json == nullptr) return refusal(503, "the daemon has not been asked yet");
+    if (newest.number == since) return answer_of(304);
+    HttpAnswer answer = answer_of(200, "application/json");
+    answer.body = newest.json;
+    return answer;
+}
+
+HttpAnswer DashboardPages::answer(const HttpRequest& request) {
+    HttpAnswer answer = [&] {
+        if (!is_known_host(request.host)) {
+            return refusal(421, "this page is not known by that name (--host)");
+        }
+        if (request.method != "GET" && request.method != "HEAD") {
+            return refusal(405, "pages are read here, and nothing else");
+        }
+        if (request.path == "/api/v1/picture") return picture(request);
+        for (const PageFile& file : page_files()) {
+            if (request.path == file.path) {
+                return answer_of(200, file.type, std::string(file.text));
+            }
+        }
+        return refusal(404, "there is no such page");
+    }();
+    answer.headers = {{"Content-Security-Policy", kPolicy},
+                      {"X-Content-Type-Options", "nosniff"},
+                      {"Referrer-Policy", "no-referrer"},
+                      {"Cache-Control", "no-store"}};
+    return answer;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,428 @@
+// The dashboard's page: asks for a picture once a second and shows it. docs/dashboard.md.
+// Texts of the picture (names of jobs, say) are chosen by clients of the daemon: they get into the
+// page as text nodes alone, never as markup.
+"use strict";
+
+const kIntervalMs = 1000;
+const kTimeoutMs = 8000;
+const kMaxRows = 500;
+const kMaxPoints = 600;
+const kGapMs = 5000;                              // between two points of one line
+const kSvg = "http://www.w3.org/2000/svg";
+const kPalette = ["#1f6feb", "#bf8700", "#8250df", "#1a7f37", "#cf222e", "#0a7ea4", "#bc4c00", "#9a3b8f"];
+
+let picture = null;
+let shown = {};                                   // part -> its JSON, as it was drawn last
+let curves = { unix_ms: [], series: {} };
+let token = "";
+
+// ---- Small things ---------------------------------------------------------------------------------
+
+const $ = (id) => document.getElementById(id);
+
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function draw(tag, attributes = {}, text = "") {
+  const node = document.createElementNS(kSvg, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== "") node.textContent = text;
+  return node;
+}
+
+// As fabricctl writes sizes: exact ones without decimals.
+function bytes(value) {
+  if (value === null || value === undefined) return "-";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let size = value;
+  while (size >= 1024 && unit < units.length - 1) { size /= 1024; unit++; }
+  return (Number.isInteger(size) ? String(size) : size.toFixed(1)) + " " + units[unit];
+}
+
+function rate(value, digits = 1) {
+  return value === null || value === undefined ? "-" : value.toFixed(digits);
+}
+const percent = (share) => share === null || share === undefined || share < 0 ? "-" : Math.round(100 * share) + " %";
+
+function age(ms) {
+  if (ms < 1000) return ms + " ms";
+  const seconds = ms / 1000;
+  if (seconds < 120) return seconds.toFixed(1) + " s";
+  if (seconds < 7200) return Math.floor(seconds / 60) + " min";
+  if (seconds < 172800) return (seconds / 3600).toFixed(1) + " h";
+  return Math.floor(seconds / 86400) + " d";
+}
+const clock = (ms) => new Date(ms).toLocaleTimeString();
+
+// ---- Tables ---------------------------------------------------------------------------------------
+
+// A column: title, and of an item the text, or a node. `value`: what tests and scripts read, in the
+// units of fabricctl --json.
+const text = (title, of, extra = {}) => ({ title, of, ...extra });
+const number = (title, of, value = of) => ({ title, of, value, number: true });
+
+// Items beyond kMaxRows are counted and not shown: a browser takes seconds for ten thousand rows.
+function fill(id, caption, columns, items, command) {
+  const table = $(id);
+  if (items.length === 0) { table.replaceChildren(); table.hidden = true; return; }
+  table.hidden = false;
+  const body = make("tbody");
+  for (const item of items.slice(0, kMaxRows)) {
+    const row = make("tr");
+    for (const column of columns) {
+      const cell = make("td");
+      const content = column.of(item);
+      cell.append(content instanceof Node ? content : String(content));
+      const classes = [column.number ? "number" : "", column.wide ? "wide" : "", column.mark ? column.mark(item) : ""];
+      cell.className = classes.filter(Boolean).join(" ");
+      if (column.value) cell.dataset.value = column.value(item);
+      row.append(cell);
+    }
+    body.append(row);
+  }
+  if (items.length > kMaxRows) {
+    const rest = make("td", { colspan: columns.length }, `and ${items.length - kMaxRows} more: ${command}`);
+    body.append(make("tr", {}, rest));
+  }
+  const head = make("tr");
+  for (const column of columns) head.append(make("th", { scope: "col", class: column.number ? "number" : "" }, column.title));
+  table.replaceChildren(make("caption", {}, caption), make("thead", {}, head), body);
+  table.dataset.rows = items.length;
+}
+
+// ---- Curves ---------------------------------------------------------------------------------------
+
+function remember(fresh) {
+  if (fresh.history) { curves = fresh.history; return; }
+  curves.unix_ms.push(fresh.unix_ms);
+  const now = { "pool_used_bytes": fresh.status.pool.used_bytes, "sessions": fresh.status.sessions };
+  for (const one of fresh.telemetry.training) {
+    if (!one.stale) now["samples_per_s/" + one.label] = (now["samples_per_s/" + one.label] || 0) + one.samples_per_s;
+  }
+  const points = curves.unix_ms.length;
+  for (const name of Object.keys(now)) {
+    if (!(name in curves.series)) curves.series[name] = new Array(points - 1).fill(null);
+  }
+  for (const [name, values] of Object.entries(curves.series)) values.push(name in now ? now[name] : null);
+  if (points <= kMaxPoints) return;
+  curves.unix_ms.shift();
+  for (const [name, values] of Object.entries(curves.series)) {
+    values.shift();
+    if (values.every((value) => value === null)) delete curves.series[name];
+  }
+}
+
+// In a box of 600 x 80, a second a unit; a gap where nothing was measured, or the daemon was away.
+function curve(id, values, high) {
+  const moments = curves.unix_ms;
+  const lines = [];
+  let points = [];
+  const end = moments[moments.length - 1];
+  for (let i = 0; i < moments.length; i++) {
+    const was_away = i > 0 && moments[i] - moments[i - 1] > kGapMs;
+    if (values[i] === null || was_away) {
+      if (points.length) lines.push(points);
+      points = [];
+    }
+    if (values[i] === null) continue;
+    const x = 600 - (end - moments[i]) / 1000;
+    const y = 78 - 76 * (high > 0 ? values[i] / high : 0);
+    points.push(x.toFixed(1) + "," + y.toFixed(1));
+  }
+  if (points.length) lines.push(points);
+  $(id).replaceChildren(...lines.map((line) => draw("polyline", { points: line.join(" ") })));
+}
+
+function show_curves() {
+  if (curves.unix_ms.length === 0) return;
+  const used = curves.series["pool_used_bytes"] || [];
+  const capacity = picture.status.pool.capacity_bytes;
+  curve("pool-curve", used, capacity);
+  $("pool-curve-text").textContent = "used, of " + bytes(capacity) + ", last ten minutes";
+  const total = curves.unix_ms.map((_, i) => {
+    let sum = null;
+    for (const [name, values] of Object.entries(curves.series)) {
+      if (name.startsWith("samples_per_s/") && values[i] !== null) sum = (sum || 0) + values[i];
+    }
+    return sum;
+  });
+  const high = Math.max(...total.map((value) => value || 0), 0);
+  curve("jobs-curve", total, high);
+  const last = total[total.length - 1];
+  $("jobs-curve-text").textContent = last === null ? "no job reports samples"
+    : rate(last, 0) + " samples/s of all jobs, at most " + rate(high, 0) + " in the last ten minutes";
+}
+
+// How much of what readers ask for the data caches have.
+function show_caches(caches) {
+  const found = (c) => c.hits + c.misses > 0 ? percent(c.hits / (c.hits + c.misses)) : "-";
+  fill("caches", "Data caches", [
+    text("Cache", (c) => c.name), number("Readers", (c) => c.readers), number("Hits", (c) => c.hits), number("Misses", (c) => c.misses),
+    text("Hit rate", found), number("Stall", (c) => age(c.stall_ns * 1e-6), (c) => c.stall_ns),
+    number("Used", (c) => bytes(c.bytes_used), (c) => c.bytes_used), number("Quota", (c) => bytes(c.quota_bytes), (c) => c.quota_bytes),
+    number("Going to", (c) => c.target_bytes < c.quota_bytes ? bytes(c.target_bytes) : "-", (c) => c.target_bytes),
+    number("Fetched again", (c) => bytes(c.bytes_refetched), (c) => c.bytes_refetched),
+    number("Of it near", (c) => bytes(c.bytes_refetched_near), (c) => c.bytes_refetched_near)], caches, "fabricctl status");
+  $("data-text").textContent = caches.length === 0 ? "none (no fabric-data serves from this pool)" : "";
+}
+
+// ---- Views ----------------------------------------------------------------------------------------
+
+const views = {
+  status(status) {
+    $("version").textContent = status.version;
+    const alarms = $("alarms");
+    alarms.hidden = status.alarms.length === 0;
+    alarms.replaceChildren(...status.alarms.map((alarm) => make("li", {}, alarm)));
+    const pool = status.pool;
+    const line = $("pool-text");
+    const used = make("span", { "data-field": "used_bytes", "data-value": pool.used_bytes }, bytes(pool.used_bytes));
+    const all = make("span", { "data-field": "capacity_bytes", "data-value": pool.capacity_bytes }, bytes(pool.capacity_bytes));
+    line.replaceChildren(used, " of ", all, " used: ", pool.backend, ", ", pool.description,
+      pool.machine ? "; emulates " + pool.machine : "");
+    show_caches(status.caches);
+  },
+
+  arenas(arenas) {
+    const capacity = picture.status.pool.capacity_bytes;
+    const bar = $("pool-bar");
+    let x = 0;
+    bar.replaceChildren(...arenas.slice(0, kMaxRows).map((arena, i) => {
+      const width = 1000 * arena.bytes_committed / Math.max(capacity, 1);
+      const box = draw("rect", { x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 30, fill: kPalette[i % kPalette.length] });
+      box.append(draw("title", {}, arena.name + ": " + bytes(arena.bytes_committed)));
+      x += width;
+      return box;
+    }));
+    fill("arenas", "Arenas", [
+      text("Name", (a) => a.name), number("Id", (a) => a.id), number("User", (a) => a.uid),
+      number("Size", (a) => bytes(a.bytes), (a) => a.bytes),
+      number("Committed", (a) => bytes(a.bytes_committed), (a) => a.bytes_committed),
+      number("Used", (a) => bytes(a.bytes_used), (a) => a.bytes_used),
+      number("Quarantined", (a) => bytes(a.bytes_quarantined), (a) => a.bytes_quarantined),
+      number("Sessions", (a) => a.sessions)], arenas, "fabricctl arenas");
+  },
+
+  cluster(cluster) {
+    fill("hosts", "Hosts of cluster " + cluster.cluster + (cluster.trouble ? ": " + cluster.trouble : ""), [
+      text("Host", (h) => h.name + (h.self ? " *" : "")),
+      text("State", (h) => h.state, { mark: (h) => h.state === "up" ? "good" : h.state === "listed" ? "soft" : "bad" }),
+      number("Since", (h) => age(h.state_ms), (h) => h.state_ms), number("Incarnation", (h) => h.incarnation),
+      text("Pool", (h) => h.pool), text("Fence", (h) => h.fence)], cluster.hosts, "fabricctl hosts");
+  },
+
+  devices(devices) {
+    fill("devices", "Devices of the device file", [
+      text("Device", (d) => d.name), text("Kind", (d) => d.kind), number("GFLOP/s", (d) => rate(d.gflops, 0), (d) => d.gflops),
+      number("Share", (d) => d.vgpu_share_percent + " %", (d) => d.vgpu_share_percent),
+      number("Quota", (d) => bytes(d.vgpu_memory_bytes), (d) => d.vgpu_memory_bytes),
+      number("Used", (d) => bytes(d.bytes_used), (d) => d.bytes_used),
+      number("Refused", (d) => bytes(d.bytes_denied), (d) => d.bytes_denied),
+      number("Link", (d) => rate(d.link_gbytes_per_s) + " GB/s, " + d.link_latency_ns + " ns", (d) => d.link_gbytes_per_s),
+      text("Faults", (d) => d.faults || "none", { mark: (d) => d.faults ? "bad" : "soft" })], devices, "fabricctl devices");
+  },
+
+  shards(shards) {
+    fill("shards", "Shards", [
+      text("Shard", (s) => s.name), text("State", (s) => s.state), number("Size", (s) => bytes(s.bytes), (s) => s.bytes),
+      text("Home", (s) => s.home_arena + (s.home_device ? " on " + s.home_device : "")),
+      number("Readers", (s) => s.readers), number("Moves", (s) => s.moves)], shards, "fabricctl shards");
+  },
+
+  waiting(waiting) {
+    const pids = (w) => w.late.map((late) => late.rank + (late.pid ? " (pid " + late.pid + ")" : "")).join(", ");
+    fill("waiting", "Late ranks", [
+      text("Arena", (w) => w.arena), text("Group", (w) => w.group), text("Operation", (w) => w.operation),
+      number("Size", (w) => bytes(w.bytes), (w) => w.bytes), number("Waited", (w) => age(w.waited_ms), (w) => w.waited_ms),
+      text("Ranks waiting", (w) => w.waiting_ranks.join(", ")), text("Ranks late", pids, { mark: () => "bad" })],
+      waiting, "fabricctl waiting");
+  },
+
+  vgpus(vgpus) {
+    fill("vgpu-list", "", [
+      text("vGPU", (v) => v.name), text("GPU", (v) => v.gpu), number("Quota", (v) => bytes(v.quota_bytes), (v) => v.quota_bytes),
+      number("Going to", (v) => v.target_bytes < v.quota_bytes ? bytes(v.target_bytes) : "-", (v) => v.target_bytes),
+      number("Used", (v) => bytes(v.used_bytes), (v) => v.used_bytes), number("Peak", (v) => bytes(v.peak_bytes), (v) => v.peak_bytes),
+      number("Share", (v) => v.share_percent + " %", (v) => v.share_percent),
+      number("Refused", (v) => v.denied + " (" + bytes(v.denied_bytes) + ")", (v) => v.denied),
+      number("Processes", (v) => v.processes.length)], vgpus, "fabricctl vgpus");
+    $("vgpu-text").textContent = vgpus.length === 0 ? "none (the device file names none)" : "";
+  },
+
+  events(events) {
+    fill("event-list", "", [
+      text("Time", (e) => clock(e.unix_ms)),
+      text("Level", (e) => e.level, { mark: (e) => e.level === "error" ? "bad" : e.level === "warning" ? "warn" : "soft" }),
+      text("What", (e) => e.text, { wide: true })], [...events].reverse(), "fabricctl events");
+  },
+
+  // The elements stay, so that one that is open or has the focus keeps it.
+  decisions(decisions) {
+    const list = $("decision-list");
+    const old = new Map([...list.children].map((node) => [node.dataset.id, node]));
+    const fresh = [...decisions].reverse().map((decision) => {
+      const node = old.get(String(decision.id)) || make("details", { "data-id": decision.id }, make("summary"), make("pre"));
+      const gain = decision.gain_share > 0 ? `, ${(100 * decision.gain_share).toFixed(1)} % promised` : "";
+      node.firstChild.textContent = `${decision.id} ${clock(decision.unix_ms)} ${decision.kind}: ${decision.reason}${gain}: ${decision.outcome}`;
+      node.lastChild.textContent = decision.why;
+      return node;
+    });
+    // Moved only when the order is another one: an element that is moved loses the focus.
+    const same = fresh.length === list.children.length && fresh.every((node, i) => node === list.children[i]);
+    if (!same) list.replaceChildren(...fresh);
+    if (fresh.length === 0) list.replaceChildren("none yet (control.mode)");
+  },
+};
+
+// Of the parts of telemetry, which change with every sample.
+function show_telemetry() {
+  const wanted = $("filter").value;
+  const training = picture.telemetry.training.filter((one) => one.label.includes(wanted));
+  const shares = (one) => {
+    const bar = draw("svg", { class: "share", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img" });
+    let x = 0;
+    for (const part of ["compute", "wait", "comm"]) {
+      const width = 100 * Math.max(0, one[part + "_share"] || 0);
+      bar.append(draw("rect", { class: part, x: x.toFixed(1), y: 0, width: width.toFixed(1), height: 10 }));
+      x += width;
+    }
+    bar.setAttribute("aria-label", ["compute", "wait", "comm"].map((part) => part + " " + percent(one[part + "_share"])).join(", "));
+    return bar;
+  };
+  fill("training", "Training", [
+    text("Job", (t) => t.label), text("Rank", (t) => t.member ? t.rank + "/" + t.world : "-"), number("Session", (t) => t.session),
+    text("Device", (t) => t.device || "-"), number("Steps", (t) => t.steps), number("Steps/s", (t) => rate(t.steps_per_s), (t) => t.steps_per_s),
+    number("Samples/s", (t) => rate(t.samples_per_s, 0), (t) => t.samples_per_s), text("Time", shares),
+    number("Wait", (t) => percent(t.wait_share), (t) => t.wait_share), number("Share", (t) => percent(t.share_of_group), (t) => t.share_of_group),
+    number("Loss", (t) => t.loss === null ? "-" : t.loss.toPrecision(4), (t) => t.loss),
+    text("State", (t) => t.stale ? "stale" : "live", { mark: (t) => t.stale ? "bad" : "good" })], training, "fabricctl top");
+  fill("load", "Load", [
+    text("Device", (d) => d.name), number("Busy", (d) => percent(d.busy), (d) => d.busy),
+    number("Memory", (d) => bytes(d.memory_total_bytes), (d) => d.memory_total_bytes),
+    number("Used", (d) => bytes(d.memory_used_bytes), (d) => d.memory_used_bytes), text("What", (d) => d.description)],
+    picture.telemetry.devices, "fabricctl top");
+  fill("paths", "Measured paths between ranks", [
+    number("Group", (p) => p.group), number("From", (p) => p.from), number("To", (p) => p.to),
+    number("GB/s", (p) => rate(p.bytes_per_s * 1e-9), (p) => p.bytes_per_s),
+    number("Slow GB/s", (p) => rate(p.slow_bytes_per_s * 1e-9), (p) => p.slow_bytes_per_s),
+    number("Latency", (p) => rate(p.latency_ns, 0) + " ns", (p) => p.latency_ns)], picture.telemetry.paths, "fabricctl top");
+  fill("groups", "Groups", [
+    text("Group", (g) => g.name), number("Arena", (g) => g.arena_id), number("Ranks", (g) => g.joined + "/" + g.world, (g) => g.joined),
+    number("Epoch", (g) => g.epoch), text("State", (g) => g.state, { mark: (g) => g.state === "broken" ? "bad" : g.state === "complete" ? "good" : "" }),
+    text("Dead ranks", (g) => g.dead_ranks.join(", ") || "-", { mark: (g) => g.dead_ranks.length ? "bad" : "soft" })],
+    picture.groups.filter((group) => group.name.includes(wanted)), "fabricctl groups");
+  fill("sessions", "Sessions", [
+    number("Session", (s) => s.id), number("Pid", (s) => s.pid), number("User", (s) => s.uid), text("Label", (s) => s.label),
+    number("Age", (s) => age(s.age_ms), (s) => s.age_ms), number("Owns", (s) => bytes(s.bytes_owned), (s) => s.bytes_owned),
+    text("Device", (s) => s.device || "-"), text("State", (s) => s.connected ? "connected" : "away", { mark: (s) => s.connected ? "" : "warn" })],
+    picture.sessions.filter((session) => session.label.includes(wanted)), "fabricctl sessions");
+}
+
+// A row of hosts, one of nodes, one of devices; links carry what the device file or the machine says.
+function show_machine() {
+  const svg = $("machine");
+  const hosts = picture.cluster.hosts.length ? picture.cluster.hosts.map((host) => ({ name: host.name, fault: host.state !== "up" && host.state !== "listed" }))
+    : [{ name: "this host", fault: false }];
+  const devices = picture.devices.length ? picture.devices.map((device) => ({
+    name: device.name, fault: Boolean(device.faults), link: rate(device.link_gbytes_per_s) + " GB/s" }))
+    : picture.telemetry.devices.map((device) => ({ name: device.name, fault: device.stale, link: percent(device.busy) }));
+  const rows = [hosts.slice(0, 32), [{ name: "pool: " + picture.status.pool.backend, fault: false }], devices.slice(0, 32)];
+  const step = 96;
+  const width = Math.max(400, step * Math.max(...rows.map((row) => row.length)));
+  svg.setAttribute("viewBox", `0 0 ${width} 190`);
+  svg.setAttribute("width", width);
+  const place = (row, i) => (i + 0.5) * width / rows[row].length;
+  const nodes = [];
+  rows[0].forEach((_, i) => nodes.push(draw("line", { x1: place(0, i), y1: 38, x2: place(1, 0), y2: 78 })));
+  rows[2].forEach((device, i) => {
+    nodes.push(draw("line", { x1: place(1, 0), y1: 106, x2: place(2, i), y2: 146 }));
+    nodes.push(draw("text", { x: (place(1, 0) + 3 * place(2, i)) / 4, y: 136, "text-anchor": "middle" }, device.link));
+  });
+  rows.forEach((row, r) => row.forEach((one, i) => {
+    const y = 10 + 68 * r;
+    nodes.push(draw("rect", { x: place(r, i) - 44, y, width: 88, height: 28, rx: 4, class: one.fault ? "fault" : "" }));
+    const label = one.name.length > 13 ? one.name.slice(0, 12) + "…" : one.name;
+    const node = draw("text", { x: place(r, i), y: y + 18, "text-anchor": "middle" }, label);
+    node.append(draw("title", {}, one.name));
+    nodes.push(node);
+  }));
+  svg.replaceChildren(...nodes);
+}
+
+function show_state() {
+  const daemon = picture.daemon;
+  const state = $("state");
+  state.className = daemon.answers ? "" : "away";
+  document.body.classList.toggle("away", !daemon.answers);
+  const status = picture.status;
+  const line = daemon.answers
+    ? (status.draining ? "draining, " : "") + `pid ${status.pid}, up ${age(status.uptime_ms)}, ${status.sessions} sessions`
+    : `${daemon.error} (since ${clock(daemon.since_unix_ms)}; what is shown is the last that was known)`;
+  // An unchanged text is not read out again.
+  if (state.textContent !== line) state.textContent = line;
+}
+
+function show(fresh) {
+  picture = fresh;
+  if (!picture.status) {                      // no daemon so far
+    $("state").className = "away";
+    $("state").textContent = picture.daemon.error;
+    return;
+  }
+  show_state();
+  if (picture.daemon.answers) remember(picture);
+  for (const [part, view] of Object.entries(views)) {
+    const now = JSON.stringify(picture[part]);
+    if (shown[part] === now) continue;
+    view(picture[part]);
+    shown[part] = now;
+  }
+  show_telemetry();
+  show_machine();
+  show_curves();
+  document.body.dataset.number = picture.number;
+}
+
+// ---- Polling --------------------------------------------------------------------------------------
+
+function unreachable(why) {
+  document.body.classList.add("away");
+  $("state").className = "away";
+  $("state").textContent = why;
+}
+
+async function poll() {
+  const since = picture && curves.unix_ms.length ? "?since=" + picture.number : "";
+  const answer = await fetch("/api/v1/picture" + since,
+    { headers: { "X-Fabric-Token": token }, cache: "no-store", signal: AbortSignal.timeout(kTimeoutMs) });
+  if (answer.status === 304) return;
+  if (!answer.ok) { unreachable(await answer.text()); return; }
+  show(await answer.json());
+}
+
+async function run() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("t");
+  if (given) {
+    sessionStorage.setItem("fabric-token", given);
+    history.replaceState(null, "", location.pathname);   // out of sight, and of bookmarks
+  }
+  token = sessionStorage.getItem("fabric-token") || "";
+  $("filter").addEventListener("input", () => { if (picture && picture.status) show_telemetry(); });
+  for (;;) {
+    const begun = Date.now();
+    try {
+      // A page that is not seen does not need to be drawn.
+      if (!document.hidden || picture === null) await poll();
+    } catch (bad) {
+      unreachable("fabricctl dashboard does not answer (" + (bad.name === "TimeoutError" ? "timeout" : "it has ended, or the way to it is gone") + ")");
+    }
+    await new Promise((next) => setTimeout(next, Math.max(100, kIntervalMs - (Date.now() - begun))));
+  }
+}
+
+run();

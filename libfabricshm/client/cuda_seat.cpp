@@ -1,0 +1,214 @@
+#include "libfabricshm/client/cuda_seat.hpp"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/base/log.hpp"
+#include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/cuda/driver.hpp"
+#include "libfabricshm/optim/agreement.hpp"
+#include "libfabricshm/proto/messages.hpp"
+
+namespace fabricshm {
+
+namespace {
+
+constexpr const char* kAttachStep = "attach to a GPU";
+constexpr const char* kJoinStep = "join on a GPU";
+
+// Regions that are given back when this goes.
+class HeldRegions {
+  public:
+    explicit HeldRegions(Arena& arena) : arena_(arena) {}
+    ~HeldRegions() {
+        for (const std::uint64_t id : regions_) (void)arena_.free_region(id);
+    }
+    HeldRegions(const HeldRegions&) = delete;
+    HeldRegions& operator=(const HeldRegions&) = delete;
+
+    Result<void> take(Bytes bytes) {
+        FABRIC_TRY(const proto::Region region, arena_.create_region(bytes));
+        regions_.push_back(region.region_id);
+        return {};
+    }
+
+  private:
+    Arena& arena_;
+    std::vector<std::uint64_t> regions_;
+};
+
+// Pins would commit what the daemon has not: pages that no quota has heard of. What is granted once
+// stays committed until the arena ends, so all that is free is taken and given back: the largest
+// pieces first, halves where there is no such hole. Where pool or quota refuse that is the same
+// error; then what is left is pinned all the same (docs/cuda.md).
+Result<void> commit_all(Arena& arena) {
+    HeldRegions held(arena);
+    for (Bytes piece = arena.bytes() / kPageBytes * kPageBytes; piece >= kPageBytes;) {
+        const auto taken = held.take(piece);
+        if (taken.ok()) continue;
+        if (taken.error().code != Errc::kNoMemory) return taken;
+        piece = piece / 2 / kPageBytes * kPageBytes;
+    }
+    return {};
+}
+
+// What the ranks report to each other when they join, by all_gather.
+enum JoinWord : std::size_t {
+    kJoinCode,
+    kJoinStageBytes,
+    kJoinTimeoutNs,
+    kJoinDeviceLow,
+    kJoinDeviceHigh,
+    kJoinBlock,  // of rank 0: where the words of the group are
+    kJoinWords
+};
+using JoinWords = std::vector<std::uint64_t>;
+
+// Whether all ranks can and want the same; then how many are on this one's device.
+Result<int> agree_on(const JoinWords& all, const JoinWords& mine, int world) {
+    int here = 0;
+    for (int rank = 0; rank < world; ++rank) {
+        const std::uint64_t* const theirs = &all[static_cast<std::size_t>(rank) * kJoinWords];
+        if (theirs[kJoinCode] != 0) return failure_of(rank, theirs[kJoinCode], kJoinStep);
+        if (theirs[kJoinStageBytes] != mine[kJoinStageBytes] ||
+            theirs[kJoinTimeoutNs] != mine[kJoinTimeoutNs]) {
+            return explain({Errc::kMismatch, rank, kJoinStep}, "rank %d has other options", rank);
+        }
+        if (theirs[kJoinDeviceLow] == mine[kJoinDeviceLow] &&
+            theirs[kJoinDeviceHigh] == mine[kJoinDeviceHigh]) {
+            ++here;
+        }
+    }
+    return here;
+}
+
+}  // namespace
+
+Result<void> attach_to_device(Arena& arena, int device, const gpu::KernelImages& images) {
+    const std::lock_guard lock(arena.on_device().mutex);
+    if (arena.on_device().arena != nullptr) {
+        return explain({Errc::kExists, 0, kAttachStep}, "it is attached to device %d",
+                       arena.on_device().arena->device().ordinal());
+    }
+    if (!arena.visibility().coherent()) {
+        return explain({Errc::kUnsupported, 0, kAttachStep},
+                       "its memory is not coherent between processes");
+    }
+    FABRIC_TRY(const gpu::Driver* driver, gpu::Driver::find());
+    FABRIC_TRY(auto context, gpu::DeviceContext::open(*driver, device, images));
+    FABRIC_TRY_VOID(commit_all(arena));
+    FABRIC_TRY(arena.on_device().arena,
+               gpu::DeviceArena::make(std::move(context), arena.base(), arena.bytes()));
+    return {};
+}
+
+Result<void> detach_from_device(Arena& arena) {
+    const std::lock_guard lock(arena.on_device().mutex);
+    if (arena.on_device().arena == nullptr) return Error{Errc::kNotFound, 0, "detach from a GPU"};
+    // Copies are made under the mutex, so that this count does not rise here.
+    if (arena.on_device().arena.use_count() > 1) {
+        return explain({Errc::kBusy, 0, "detach from a GPU"}, "a group of it is joined");
+    }
+    arena.on_device().arena.reset();
+    return {};
+}
+
+Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena) {
+    const std::lock_guard lock(arena.on_device().mutex);
+    if (arena.on_device().arena != nullptr) return arena.on_device().arena;
+    return explain({Errc::kNotFound, 0, kAttachStep}, "it is attached to no device");
+}
+
+CudaSeat::~CudaSeat() {
+    group.reset();  // its kernels use the stage
+    if (stage != nullptr && !arena->heap().release(stage)) {
+        log(LogLevel::kError, "the stage of a GPU is no block of arena '%s'",
+            arena->name().c_str());
+    }
+}
+
+Result<void> CudaSeat::make_words(Group& of) {
+    const Bytes bytes = kernels::cuda::device_group_bytes(of.world()) + kCachePair;
+    const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(bytes)};
+    FABRIC_TRY(words, create_tensor(*arena, "fabricshm.cuda." + std::to_string(of.id()),
+                                    static_cast<std::uint32_t>(kernels::DType::kU8), shape));
+    return make_lasting(*arena, words);
+}
+
+Result<void> CudaSeat::prepare(Group& of, const CudaSeatOptions& options, JoinWords& mine) {
+    mine[kJoinStageBytes] = options.stage_bytes;
+    mine[kJoinTimeoutNs] =
+        static_cast<std::uint64_t>(options.timeout / std::chrono::nanoseconds(1));
+    FABRIC_TRY(const auto on_device, arena_on_device(*arena));
+    mine[kJoinDeviceLow] = on_device->device().uuid()[0];
+    mine[kJoinDeviceHigh] = on_device->device().uuid()[1];
+    if (of.world() > kernels::cuda::kMaxRanks) {
+        return explain({Errc::kUnsupported, 0, kJoinStep},
+                       "the group has %d ranks; %d are the most", of.world(),
+                       kernels::cuda::kMaxRanks);
+    }
+    FABRIC_TRY(stage, arena->heap().allocate(options.stage_bytes));
+    if (of.rank() != 0) return {};
+    FABRIC_TRY_VOID(make_words(of));
+    mine[kJoinBlock] = round_up(static_cast<Bytes>(words.data - arena->base()), kCachePair);
+    // Before the others hear of it.
+    gpu::format_device_group(arena->base() + mine[kJoinBlock], of.world(),
+                             gpu::DevicePlace{}.epoch);
+    return {};
+}
+
+// Where its own memory is, and where all have said that the rest is.
+Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
+                           const std::vector<std::uint64_t>& mine, Group& of,
+                           const CudaSeatOptions& options) {
+    gpu::DevicePlace place;
+    place.rank = of.rank();
+    place.world = of.world();
+    place.stage = static_cast<Bytes>(stage - arena->base());
+    place.stage_bytes = options.stage_bytes;
+    place.timeout = options.timeout;
+    FABRIC_TRY(place.ranks_here, agree_on(all, mine, place.world));
+    // Another process's word: checked before anything there is touched.
+    place.block = all[kJoinBlock];
+    const Bytes needed = kernels::cuda::device_group_bytes(place.world);
+    if (place.block % kCachePair != 0 || !arena->holds(place.block, needed)) {
+        return explain({Errc::kCorrupt, 0, kJoinStep}, "rank 0 names no place in the arena");
+    }
+    FABRIC_TRY(auto on_device, arena_on_device(*arena));
+    FABRIC_TRY(group,
+               gpu::DeviceGroup::make(std::move(on_device), place, [&of] { return of.check(); }));
+    return {};
+}
+
+Result<std::shared_ptr<CudaSeat>> CudaSeat::take(const std::shared_ptr<Arena>& arena, Group& group,
+                                                 const CudaSeatOptions& options,
+                                                 TimePoint deadline) {
+    // Ranks that attach take all free memory of the arena for a moment (commit_all()): now all
+    // have.
+    FABRIC_TRY_VOID(pass_barrier(group, deadline));
+    auto seat = std::make_shared<CudaSeat>(arena);
+    JoinWords mine(kJoinWords);
+    const Result<void> ready = seat->prepare(group, options, mine);
+    const KeptError why(ready.error());
+    mine[kJoinCode] = static_cast<std::uint64_t>(ready.error().code);
+    FABRIC_TRY(const auto all, gather(group, mine, deadline));
+    const Result<void> sits = ready.ok() ? seat->sit(all, mine, group, options) : why.again();
+    const auto agreed = agree(group, sits, kJoinStep, deadline);
+    if (agreed.ok()) return seat;
+    const KeptError failure(agreed.error());
+    // Only where this is certain to have failed on all ranks.
+    if (!sits.ok() && seat->words.data != nullptr) (void)free_lasting(*arena, seat->words);
+    return failure.again();
+}
+
+Result<void> CudaSeat::leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline) {
+    const std::shared_ptr<Arena> arena = seat->arena;
+    const TensorView words = seat->words;
+    seat.reset();
+    // No kernel of any rank uses the words after this.
+    FABRIC_TRY_VOID(pass_barrier(group, deadline));
+    return words.data != nullptr ? free_lasting(*arena, words) : Result<void>();
+}
+
+}  // namespace fabricshm

@@ -1,0 +1,60 @@
+// CudaSeat: the place of one rank on a GPU: what it has there and in the arena.
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/client/arena.hpp"
+#include "libfabricshm/client/tensor.hpp"
+#include "libfabricshm/collective/group.hpp"
+#include "libfabricshm/cuda/device_group.hpp"
+
+namespace fabricshm {
+
+/// Puts the arena into the address space of a device: see fabricshm_cuda_attach().
+Result<void> attach_to_device(Arena& arena, int device, const gpu::KernelImages& images);
+/// kNotFound, kBusy.
+Result<void> detach_from_device(Arena& arena);
+/// The arena there, or kNotFound.
+Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena);
+
+struct CudaSeatOptions {
+    Bytes stage_bytes = 64 * kMiB;
+    Duration timeout{};
+};
+
+/// Made and given up by all ranks of the group, which outlives it.
+struct CudaSeat {
+    /// See fabricshm_cuda_join(). After a failure no rank has one.
+    static Result<std::shared_ptr<CudaSeat>> take(const std::shared_ptr<Arena>& arena, Group& group,
+                                                  const CudaSeatOptions& options,
+                                                  TimePoint deadline);
+    /// The end for all ranks: the words of the group go, too.
+    static Result<void> leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline);
+
+    explicit CudaSeat(std::shared_ptr<Arena> in) : arena(std::move(in)) {}
+    ~CudaSeat();
+    CudaSeat(const CudaSeat&) = delete;
+    CudaSeat& operator=(const CudaSeat&) = delete;
+
+    const std::shared_ptr<Arena> arena;
+    // Rank 0's: the words of the group. They belong to the arena, since a rank that dies must not
+    // take them from under the others' kernels: without leave() they stay as long as the arena.
+    TensorView words;
+    std::byte* stage = nullptr;
+    std::unique_ptr<gpu::DeviceGroup> group;
+
+  private:
+    Result<void> prepare(Group& of, const CudaSeatOptions& options,
+                         std::vector<std::uint64_t>& mine);
+    Result<void> make_words(Group& of);
+    Result<void> sit(const std::vector<std::uint64_t>& all, const std::vector<std::uint64_t>& mine,
+                     Group& of, const CudaSeatOptions& options);
+};
+
+}  // namespace fabricshm

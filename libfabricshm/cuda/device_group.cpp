@@ -1,0 +1,445 @@
+#include "libfabricshm/cuda/device_group.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "libfabricshm/base/reason.hpp"
+
+namespace fabricshm::gpu {
+
+namespace device = kernels::cuda;
+
+namespace {
+
+constexpr const char* kStep = "operation on a stream";
+
+// The parts that one rank gives and receives.
+int input_parts(device::CollectiveKind kind, int world) noexcept {
+    return kind == device::CollectiveKind::kReduceScatter ? world : 1;
+}
+int output_parts(device::CollectiveKind kind, int world) noexcept {
+    return kind == device::CollectiveKind::kAllGather ? world : 1;
+}
+
+// An element of two words is aligned as its words are.
+Bytes alignment_of(kernels::DType dtype) noexcept {
+    return std::min<Bytes>(kernels::size_of(dtype), 8);
+}
+
+bool reduces(device::CollectiveKind kind) noexcept {
+    return kind == device::CollectiveKind::kAllReduce ||
+           kind == device::CollectiveKind::kReduceScatter;
+}
+
+device::DeviceGroupHeader& header_of(std::byte* block) noexcept {
+    return *reinterpret_cast<device::DeviceGroupHeader*>(block);
+}
+
+}  // namespace
+
+void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexcept {
+    std::memset(block, 0, device::device_group_bytes(world));
+    device::DeviceGroupHeader& header = header_of(block);
+    header.magic = device::kDeviceGroupMagic;
+    header.version = device::kDeviceGroupVersion;
+    header.world = static_cast<std::uint32_t>(world);
+    header.epoch = epoch;
+}
+
+std::uint64_t elements_of_piece(device::CollectiveKind kind, kernels::DType dtype,
+                                std::uint64_t count, int world, Bytes half_bytes) noexcept {
+    const auto parts =
+        static_cast<Bytes>(std::max(input_parts(kind, world), output_parts(kind, world)));
+    const Bytes element = kernels::size_of(dtype);
+    const Bytes room = half_bytes / parts;  // for one part
+    if (count <= room / element) return count;
+    // So that all pieces of a buffer are aligned as its start is.
+    return std::max<Bytes>(room / 16 * 16 / element, 1);
+}
+
+/// A buffer of a caller as the device reaches it, and as the others are shown it.
+struct DeviceGroup::Buffer {
+    Pointer address = 0;
+    device::Place shown = device::kPrivatePlace;
+    bool in_pool = false;
+
+    Buffer at(Bytes offset) const noexcept {
+        return {address + offset, in_pool ? shown + offset : shown, in_pool};
+    }
+};
+
+/// The elements [from, from + count) of each part, of an operation that is cut or not.
+struct DeviceGroup::Piece {
+    Buffer input;
+    Buffer output;
+    std::uint64_t from = 0;
+    std::uint64_t count = 0;
+    bool is_all = true;
+};
+
+DeviceGroup::DeviceGroup(std::shared_ptr<DeviceArena> arena, const DevicePlace& place,
+                         PeerCheck check)
+    : arena_(std::move(arena)),
+      place_(place),
+      check_(std::move(check)),
+      block_(arena_->host() + place.block) {}
+
+DeviceGroup::~DeviceGroup() {
+    const Driver& driver = arena_->device().driver();
+    const CurrentContext current(driver, arena_->device().context());
+    if (current.status() != cuda::kSuccess) return;  // they went with the context
+    if (grid_ != 0) driver.free(grid_);
+    if (status_ != nullptr) driver.host_free(status_);
+}
+
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceArena> arena,
+                                                       const DevicePlace& place, PeerCheck check) {
+    if (place.world < 1 || place.world > device::kMaxRanks || place.rank < 0 ||
+        place.rank >= place.world) {
+        return explain({Errc::kUnsupported, 0, "group on a device"},
+                       "it has %d ranks; %d are the most", place.world, device::kMaxRanks);
+    }
+    std::unique_ptr<DeviceGroup> group(new DeviceGroup(std::move(arena), place, std::move(check)));
+    FABRIC_TRY_VOID(group->allocate());
+    return group;
+}
+
+Result<void> DeviceGroup::allocate() {
+    const Driver& driver = arena_->device().driver();
+    const CurrentContext current(driver, arena_->device().context());
+    FABRIC_TRY_VOID(driver.check(current.status(), "group on a device: make the context current"));
+    FABRIC_TRY_VOID(
+        driver.check(driver.alloc(&grid_, sizeof(device::GridWords)), "group on a device: memory"));
+    FABRIC_TRY_VOID(driver.check(driver.fill_bytes(grid_, 0, sizeof(device::GridWords)),
+                                 "group on a device: clear memory"));
+    void* pinned = nullptr;
+    FABRIC_TRY_VOID(driver.check(driver.host_alloc(&pinned, sizeof(device::StatusWords),
+                                                   kRegisterPortable | kRegisterDeviceMap),
+                                 "group on a device: pinned memory"));
+    status_ = new (pinned) device::StatusWords{};
+    FABRIC_TRY_VOID(driver.check(driver.host_pointer(&status_on_device_, pinned, 0),
+                                 "group on a device: address of pinned memory"));
+    // Clearing is in the order of the legacy stream, for which other streams need not wait.
+    return driver.check(driver.stream_wait(nullptr), "group on a device: clear memory");
+}
+
+Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
+                                              const char* name) const {
+    if (bytes == 0) return Buffer{};
+    if (pointer == nullptr) return explain({Errc::kInvalid, 0, kStep}, "%s is NULL", name);
+    if (const auto offset = arena_->offset_of(pointer, bytes)) {
+        return Buffer{arena_->base() + *offset, device::make_place(device::Space::kPool, *offset),
+                      true};
+    }
+    // Registered with the rest, so that the device would reach its first bytes and what comes
+    // after.
+    if (arena_->offset_of(pointer, 0)) {
+        return explain({Errc::kInvalid, 0, kStep}, "%s ends outside of the arena", name);
+    }
+    const Pointer address = arena_->device().reach(pointer);
+    if (address != 0) return Buffer{address, device::kPrivatePlace, false};
+    return explain({Errc::kInvalid, 0, kStep},
+                   "%s is neither in the arena nor memory that the device reaches", name);
+}
+
+Pointer DeviceGroup::stage_half(int half) const noexcept {
+    return arena_->base() + place_.stage + static_cast<Bytes>(half) * half_bytes();
+}
+
+device::Place DeviceGroup::stage_place(int half) const noexcept {
+    return device::make_place(device::Space::kPool,
+                              place_.stage + static_cast<Bytes>(half) * half_bytes());
+}
+
+unsigned int DeviceGroup::room() const noexcept {
+    const int share = arena_->device().multiprocessors() / std::max(place_.ranks_here, 1);
+    return static_cast<unsigned int>(std::max(share, 1));
+}
+
+device::GroupArgs DeviceGroup::group_args() const noexcept {
+    device::GroupArgs args{};
+    args.block = arena_->base() + place_.block;
+    args.grid = grid_;
+    args.status = status_on_device_;
+    args.timeout_ns = static_cast<std::uint64_t>(place_.timeout / std::chrono::nanoseconds(1));
+    args.rank = place_.rank;
+    args.world = place_.world;
+    args.epoch = place_.epoch;
+    args.pool = {arena_->base(), arena_->bytes()};
+    return args;
+}
+
+Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream) {
+    const auto launched =
+        arena_->device().launch(kernel, device::blocks_for(bytes, room()), argument, stream);
+    if (launched.ok()) return launched;
+    // The others wait for what is not coming.
+    launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
+    abort(place_.rank);
+    return launched;
+}
+
+Result<void> DeviceGroup::copy(Pointer from, Pointer to, Bytes bytes, Handle stream) {
+    const device::CopyArgs args{from, to, bytes};
+    return launch(Kernel::kCopy, bytes, &args, stream);
+}
+
+Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
+    const bool moves = call.kind != device::CollectiveKind::kBarrier;
+    if (moves && reduces(call.kind) && !kernels::is_supported(call.dtype, call.op)) {
+        return explain({Errc::kUnsupported, 0, kStep}, "%s does not go with %s",
+                       kernels::row_of(call.op).name, kernels::row_of(call.dtype).name);
+    }
+    if (call.root < 0 || call.root >= place_.world) {
+        return explain({Errc::kInvalid, 0, kStep}, "root is not 0 to %d", place_.world - 1);
+    }
+    FABRIC_TRY_VOID(status());
+    const Bytes element = kernels::size_of(call.dtype);
+    const Bytes part = moves ? call.count * element : 0;
+    const bool gives = call.kind != device::CollectiveKind::kBroadcast || call.root == place_.rank;
+    Piece piece;
+    const auto in_bytes = part * static_cast<Bytes>(input_parts(call.kind, place_.world));
+    const auto out_bytes = part * static_cast<Bytes>(output_parts(call.kind, place_.world));
+    FABRIC_TRY(piece.input, find(call.input, gives ? in_bytes : 0, "input"));
+    FABRIC_TRY(piece.output, find(call.output, out_bytes, "output"));
+    const Bytes alignment = alignment_of(call.dtype);
+    if (piece.input.address % alignment != 0 || piece.output.address % alignment != 0) {
+        return explain({Errc::kInvalid, 0, kStep}, "a buffer is not aligned to its elements");
+    }
+    const std::uint64_t count = moves ? call.count : 0;
+    const std::uint64_t most =
+        elements_of_piece(call.kind, call.dtype, count, place_.world, half_bytes());
+    piece.is_all = most >= count;
+    do {
+        piece.count = std::min(most, count - piece.from);
+        FABRIC_TRY_VOID(run_piece(call, piece, stream));
+        piece.from += piece.count;
+    } while (piece.from < count);
+    return {};
+}
+
+// What peers can't reach, and pieces of parts that are apart, goes through the stage: its first
+// half holds what this rank gives, the second what it receives, each part next to the one before.
+// Peers store into the outputs of an allreduce alone. The collective ends when no rank reads or
+// writes a stage any more, and the stream keeps the copies in order around it, so the next piece
+// may use the same bytes.
+Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, Handle stream) {
+    const Bytes element = kernels::size_of(call.dtype);
+    const Bytes bytes = piece.count * element;
+    const Bytes from = piece.from * element;
+    const Bytes stride = call.count * element;
+    const int in_parts = input_parts(call.kind, place_.world);
+    const int out_parts = output_parts(call.kind, place_.world);
+    const bool gives = piece.input.address != 0;
+    const bool receives = piece.output.address != 0;
+    const bool is_apart = !piece.is_all && in_parts + out_parts > 2;
+    const bool in_apart = gives && is_apart && in_parts > 1;
+    const bool out_apart = receives && is_apart && out_parts > 1;
+    const bool stages_input = gives && (!piece.input.in_pool || in_apart);
+    const bool peers_store = call.kind == device::CollectiveKind::kAllReduce;
+    const bool stages_output = out_apart || (receives && peers_store && !piece.output.in_pool);
+    for (int part = 0; stages_input && part < in_parts; ++part) {
+        const auto skip = static_cast<Bytes>(part);
+        FABRIC_TRY_VOID(copy(piece.input.address + skip * stride + from,
+                             stage_half(0) + skip * bytes, bytes, stream));
+    }
+    Buffer input = gives ? piece.input.at(from) : Buffer{};
+    Buffer output = receives ? piece.output.at(from) : Buffer{};
+    if (stages_input) input.shown = stage_place(0);
+    if (in_apart) input.address = stage_half(0);  // else this rank reads its own, which is nearer
+    if (stages_output) output = {stage_half(1), stage_place(1), true};
+    device::CollectiveArgs args{};
+    args.group = group_args();
+    args.kind = call.kind;
+    args.algorithm = device::Algorithm::kAuto;
+    args.type = call.dtype;
+    args.op = call.op;
+    args.root = call.root;
+    args.divisor = place_.world;
+    args.count = piece.count;
+    args.input = input.address;
+    args.output = output.address;
+    args.shown_input = input.shown;
+    args.shown_output = output.shown;
+    const auto parts = static_cast<Bytes>(std::max(in_parts, out_parts));
+    FABRIC_TRY_VOID(launch(Kernel::kCollective, bytes * parts, &args, stream));
+    for (int part = 0; stages_output && part < out_parts; ++part) {
+        const auto skip = static_cast<Bytes>(part);
+        FABRIC_TRY_VOID(copy(stage_half(1) + skip * bytes,
+                             piece.output.address + skip * stride + from, bytes, stream));
+    }
+    return {};
+}
+
+// What this rank alone reads and writes: its parameters and state, factors, weights.
+Result<void> DeviceGroup::find_own(const DeviceStep& step, device::StepArgs& args) const {
+    const kernels::RuleRow& row = kernels::row_of(step.rule);
+    const Bytes own = step.count * sizeof(float);
+    const auto place = [&](const void* pointer, Bytes bytes, bool needed, const char* name,
+                           device::Address& address) -> Result<void> {
+        if (pointer == nullptr && !needed) return {};
+        FABRIC_TRY(const Buffer found, find(pointer, bytes, name));
+        address = found.address;
+        return {};
+    };
+    const bool needs_first = row.first && step.rule != kernels::Rule::kSgd;
+    FABRIC_TRY_VOID(place(step.parameters, own, true, "parameters", args.parameters));
+    FABRIC_TRY_VOID(place(step.first, own, needs_first, "first", args.first));
+    FABRIC_TRY_VOID(place(step.second, own, row.second, "second", args.second));
+    FABRIC_TRY_VOID(place(step.maximum, own, row.maximum, "maximum", args.maximum));
+    const Bytes weights = static_cast<Bytes>(place_.world) * sizeof(float);
+    FABRIC_TRY_VOID(place(step.weights, weights, false, "weights", args.weights));
+    return place(step.factors, sizeof(kernels::StepFactors), true, "factors", args.factors);
+}
+
+Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
+    FABRIC_TRY_VOID(status());
+    if (step.begin > step.total || step.count > step.total - step.begin) {
+        return explain({Errc::kInvalid, 0, kStep}, "begin and count are not inside of total");
+    }
+    device::StepArgs args{};
+    FABRIC_TRY_VOID(find_own(step, args));
+    const Bytes gradient_bytes = step.total * kernels::size_of(step.gradient_type);
+    const Bytes publish_bytes = step.total * kernels::size_of(step.publish_type);
+    FABRIC_TRY(Buffer gradient, find(step.gradient, gradient_bytes, "gradient"));
+    Buffer publish;
+    if (step.publish != nullptr) {
+        FABRIC_TRY(publish, find(step.publish, publish_bytes, "publish"));
+    }
+    const bool alone = place_.world == 1;
+    const bool stages_gradient = !alone && !gradient.in_pool;
+    const bool stages_publish = !alone && publish.address != 0 && !publish.in_pool;
+    if ((stages_gradient && gradient_bytes > half_bytes()) ||
+        (stages_publish && publish_bytes > half_bytes())) {
+        return explain({Errc::kInvalid, 0, kStep},
+                       "gradient and publish are in device memory and larger than half of a stage "
+                       "of %llu bytes: put them into the pool",
+                       static_cast<unsigned long long>(place_.stage_bytes));
+    }
+    const Pointer wanted = publish.address;
+    if (stages_gradient) {
+        FABRIC_TRY_VOID(copy(gradient.address, stage_half(0), gradient_bytes, stream));
+        gradient.shown = stage_place(0);  // this rank reads its own, which is nearer
+    }
+    if (stages_publish) publish = {stage_half(1), stage_place(1), true};
+    if (!alone) args.group = group_args();
+    args.group.world = place_.world;
+    args.rule = step.rule;
+    args.gradient_type = step.gradient_type;
+    args.publish_type = step.publish_type;
+    args.gradient_count = place_.world;
+    args.scale = step.scale;
+    args.total = step.total;
+    args.begin = step.begin;
+    args.count = step.count;
+    args.gradients[place_.rank] = gradient.address;
+    args.publish = publish.address;
+    args.shown_gradient = gradient.shown;
+    args.shown_publish = publish.shown;
+    // Each gradient and what is moved by it, once.
+    const Bytes moved = step.count * sizeof(float) * static_cast<Bytes>(place_.world + 3);
+    FABRIC_TRY_VOID(launch(Kernel::kStep, moved, &args, stream));
+    return stages_publish ? copy(publish.address, wanted, publish_bytes, stream) : Result<void>();
+}
+
+Result<void> DeviceGroup::status() {
+    if (launch_failed_.load(std::memory_order_relaxed)) {
+        return explain({Errc::kBroken, 0, kStep}, "an earlier operation was not put on its stream");
+    }
+    // Acquire: what the kernel wrote before its report is seen after it.
+    const std::atomic_ref<device::Report> report(status_->report);
+    if (const device::Report found = report.load(std::memory_order_acquire); found != 0) {
+        return error_of(found);
+    }
+    // Another rank's host ended the waits, or this one did; no kernel may be running to say so.
+    const std::atomic_ref<std::uint64_t> abort_word(header_of(block_).abort);
+    if (const device::Report found = abort_word.load(std::memory_order_acquire); found != 0) {
+        return error_of(found);
+    }
+    return check_peers();
+}
+
+Result<void> DeviceGroup::check_peers() {
+    if (!check_) return {};
+    const std::int64_t now = monotonic_ns();
+    std::int64_t due = next_check_ns_.load(std::memory_order_relaxed);
+    // Relaxed: of several threads one checks, and no matter which.
+    const bool mine = now >= due && next_check_ns_.compare_exchange_strong(
+                                        due, now + kPeerCheckEvery / std::chrono::nanoseconds(1),
+                                        std::memory_order_relaxed);
+    if (!mine) return {};
+    const auto peers = check_();
+    if (!peers.ok()) {
+        abort(peers.error().code == Errc::kPeer ? peers.error().detail : place_.rank);
+    }
+    return peers;
+}
+
+// What another process wrote is input: a rank that is none is not passed on as one.
+Result<void> DeviceGroup::error_of(device::Report report) {
+    const int rank = device::rank_of(report);
+    const bool is_rank = rank >= 0 && rank < place_.world;
+    const device::Outcome outcome = device::outcome_of(report);
+    if (!is_rank) {
+        return explain({Errc::kCorrupt, 0, kStep}, "report %llu of the group names no rank",
+                       static_cast<unsigned long long>(report));
+    }
+    switch (outcome) {
+        case device::Outcome::kAborted:
+        case device::Outcome::kPeerFailed:
+            if (rank == place_.rank) {
+                return explain({Errc::kBroken, 0, kStep}, "this rank has ended the group");
+            }
+            return explain({Errc::kPeer, rank, kStep}, "rank %d died or has ended the group", rank);
+        case device::Outcome::kTimeout:
+            // The device knows that it waited in vain, the host perhaps why.
+            if (check_) FABRIC_TRY_VOID(check_());
+            return explain({Errc::kTimeout, rank, kStep}, "rank %d did not come in time", rank);
+        case device::Outcome::kMismatch:
+            return explain({Errc::kMismatch, rank, kStep},
+                           "rank %d called another operation, or with other arguments", rank);
+        case device::Outcome::kUnreachable:
+            return explain({Errc::kUnsupported, rank, kStep},
+                           "a buffer of rank %d is in memory that this device has not mapped",
+                           rank);
+        case device::Outcome::kBroken:
+            return explain({Errc::kBroken, 0, kStep}, "an earlier operation failed");
+        default:
+            return explain({Errc::kCorrupt, rank, kStep}, "the group's words are not whole (%u)",
+                           static_cast<unsigned>(outcome));
+    }
+}
+
+Result<void> DeviceGroup::wait(Handle stream, TimePoint deadline) {
+    constexpr Duration kMaxPause = std::chrono::milliseconds(1);
+    const Driver& driver = arena_->device().driver();
+    const CurrentContext current(driver, arena_->device().context());
+    FABRIC_TRY_VOID(driver.check(current.status(), "wait for a stream: make the context current"));
+    Duration pause = std::chrono::microseconds(10);
+    for (;;) {
+        const Status busy = driver.stream_query(stream);
+        if (busy == cuda::kSuccess) return status();
+        if (busy != kNotReady) return driver.check(busy, "wait for a stream");
+        // A failure ends what is on the stream: it is waited for, since it may still touch buffers.
+        (void)status();
+        if (Clock::now() >= deadline) {
+            return explain({Errc::kTimeout, 0, kStep}, "the stream has not come to its end");
+        }
+        std::this_thread::sleep_for(pause);
+        pause = std::min(pause * 2, kMaxPause);
+    }
+}
+
+void DeviceGroup::abort(int rank) noexcept {
+    const std::atomic_ref<std::uint64_t> word(header_of(block_).abort);
+    std::uint64_t none = 0;
+    // The first reason stays. Release: goes before nothing that others read; the kernels' polls are
+    // acquires of the same scope.
+    word.compare_exchange_strong(none, device::make_report(device::Outcome::kAborted, rank),
+                                 std::memory_order_release, std::memory_order_relaxed);
+}
+
+}  // namespace fabricshm::gpu

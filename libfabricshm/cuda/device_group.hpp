@@ -1,0 +1,137 @@
+// DeviceGroup: one rank of a group whose operations run on a GPU, in the order of a stream.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kernels/cuda/launch.hpp"
+#include "libfabricshm/base/result.hpp"
+#include "libfabricshm/base/units.hpp"
+#include "libfabricshm/cuda/device_arena.hpp"
+
+namespace fabricshm::gpu {
+
+/// What the ranks agreed on, and where this one's memory is. Offsets are from the arena's start.
+struct DevicePlace {
+    int rank = 0;
+    int world = 1;
+    Bytes block = 0;  // the words of the group, kernels::cuda::device_group_bytes(world)
+    std::uint32_t epoch = 1;
+    Bytes stage = 0;        // of this rank: two halves, for what it gives and what it receives
+    Bytes stage_bytes = 0;  // the same on all ranks: decides for all how an operation is cut
+    int ranks_here = 1;     // on this device, which share its multiprocessors
+    Duration timeout = std::chrono::seconds(30);  // of one operation's waits
+};
+
+/// One operation. Elements; buffers are addresses of this process or of the device.
+struct DeviceCall {
+    kernels::cuda::CollectiveKind kind = kernels::cuda::CollectiveKind::kBarrier;
+    kernels::DType dtype = kernels::DType::kF32;
+    kernels::ReduceOp op = kernels::ReduceOp::kSum;
+    int root = 0;
+    std::uint64_t count = 0;  // of kAllGather and kReduceScatter: of one rank's part
+    const void* input = nullptr;
+    void* output = nullptr;
+};
+
+/// A step; see kernels::cuda::StepArgs. Buffers as above; null where there is none.
+struct DeviceStep {
+    kernels::Rule rule = kernels::Rule::kAdamW;
+    kernels::DType gradient_type = kernels::DType::kF32;
+    kernels::DType publish_type = kernels::DType::kF32;
+    float scale = 1;
+    std::uint64_t total = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t count = 0;
+    const void* factors = nullptr;
+    const void* weights = nullptr;
+    void* parameters = nullptr;
+    void* first = nullptr;
+    void* second = nullptr;
+    void* maximum = nullptr;
+    const void* gradient = nullptr;
+    void* publish = nullptr;
+};
+
+/// Whether the group can go on, and if not why: kPeer names a rank that died. For fabricshm::Group,
+/// which this folder does not know.
+using PeerCheck = std::function<Result<void>()>;
+
+/// Fills in the words of a group before any rank is at work: by one rank, then a barrier.
+void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexcept;
+
+/// Operations are put on streams and do not wait; one rank's are one after the other (one stream,
+/// or events between). All ranks put the same ones in the same order. Used by one thread at a time,
+/// but for status() and abort(): any.
+///
+/// No host thread is at work during an operation. A rank whose process has died is noticed by
+/// whatever is called next here, at most every kPeerCheckEvery, which then ends the waits of all
+/// ranks; without such a call they end at the timeout.
+class DeviceGroup {
+  public:
+    static constexpr Duration kPeerCheckEvery = std::chrono::milliseconds(50);
+
+    static Result<std::unique_ptr<DeviceGroup>> make(std::shared_ptr<DeviceArena> arena,
+                                                     const DevicePlace& place, PeerCheck check);
+    /// Frees memory of the device, which waits for what runs there. Work that still waits for
+    /// peers ends by its timeout, or by abort().
+    ~DeviceGroup();
+    DeviceGroup(const DeviceGroup&) = delete;
+    DeviceGroup& operator=(const DeviceGroup&) = delete;
+
+    /// Puts the operation on the stream. kInvalid: a buffer that the device does not reach, or that
+    /// overlaps. kUnsupported. An earlier failure of the group: that. Nothing was put on the stream
+    /// after those; kBroken: perhaps a part of it, and the group has ended.
+    Result<void> run(const DeviceCall& call, Handle stream);
+    Result<void> step(const DeviceStep& step, Handle stream);
+
+    /// What has become of the operations so far, and whether all peers live. Does not wait.
+    Result<void> status();
+
+    /// status() until the stream has nothing to do any more; kTimeout at the deadline.
+    Result<void> wait(Handle stream, TimePoint deadline);
+
+    /// Ends the waits of all ranks: they fail with kPeer, naming `rank`. Thread-safe.
+    void abort(int rank) noexcept;
+
+    const DeviceArena& arena() const noexcept { return *arena_; }
+
+  private:
+    struct Buffer;
+    struct Piece;
+    DeviceGroup(std::shared_ptr<DeviceArena> arena, const DevicePlace& place, PeerCheck check);
+    Result<void> allocate();
+    Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
+    Result<void> find_own(const DeviceStep& step, kernels::cuda::StepArgs& args) const;
+    Result<void> run_piece(const DeviceCall& call, const Piece& piece, Handle stream);
+    Result<void> copy(Pointer from, Pointer to, Bytes bytes, Handle stream);
+    Result<void> launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream);
+    kernels::cuda::GroupArgs group_args() const noexcept;
+    Pointer stage_half(int half) const noexcept;
+    kernels::cuda::Place stage_place(int half) const noexcept;
+    Bytes half_bytes() const noexcept { return place_.stage_bytes / 2; }
+    unsigned int room() const noexcept;
+    Result<void> check_peers();
+    Result<void> error_of(kernels::cuda::Report report);
+
+    const std::shared_ptr<DeviceArena> arena_;
+    const DevicePlace place_;
+    const PeerCheck check_;
+    std::byte* const block_;  // DeviceGroupHeader, in this process
+    Pointer grid_ = 0;        // GridWords, in device memory
+    kernels::cuda::StatusWords* status_ = nullptr;
+    Pointer status_on_device_ = 0;
+    std::atomic<std::int64_t> next_check_ns_{0};
+    std::atomic<bool> launch_failed_{false};
+};
+
+/// Elements of one piece of an operation: all that do not fit into half of a stage are cut, on
+/// every rank alike, wherever its buffers are. Whole 16 bytes, or all of `count`.
+std::uint64_t elements_of_piece(kernels::cuda::CollectiveKind kind, kernels::DType dtype,
+                                std::uint64_t count, int world, Bytes half_bytes) noexcept;
+
+}  // namespace fabricshm::gpu

@@ -1,0 +1,213 @@
+// Collectives on streams through fabricd and the C ABI. The driver is the mock, whose device runs
+// our kernels' bodies on the CPU; ranks are processes.
+
+#include <doctest/doctest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fabricshm/cuda.h>
+
+#include "tests/support/children.hpp"
+#include "tests/support/daemon.hpp"
+#include "tests/support/job.hpp"
+#include "tests/support/mock_gpu/execute.hpp"
+#include "tests/support/mock_gpu/mock_driver.hpp"
+
+using test_support::Child;
+using test_support::Daemon;
+using test_support::failed;
+using test_support::Gate;
+using test_support::Job;
+using test_support::run_children;
+
+namespace {
+
+constexpr std::int64_t kTimeoutMs = 60'000;
+constexpr std::uint64_t kArenaBytes = 64 << 20;
+constexpr std::uint64_t kStageBytes = 8192;
+constexpr std::uint64_t kCount = 5000;  // more than half of a stage holds
+constexpr int kNoKernels = 99;
+
+// The mock in this process, before the library asks for a driver.
+mock_gpu::HostState& with_gpu() {
+    mock_gpu::HostState& host = mock_gpu::fresh_host();
+    host.real_memory = true;
+    host.execute = mock_gpu::execute_kernel;
+    return host;
+}
+
+fabricshm_group* join(const Job& job, int rank, int world) {
+    fabricshm_group* group = nullptr;
+    if (fabricshm_group_join(job.arena, "gpus", rank, world, kTimeoutMs, &group) != 0) failed(100);
+    return group;
+}
+
+int join_on_device(fabricshm_group* group, std::int64_t timeout_ms = kTimeoutMs) {
+    const fabricshm_cuda_options options = {sizeof options, kStageBytes, timeout_ms};
+    return fabricshm_cuda_join(group, &options);
+}
+
+float value_of(int rank, std::uint64_t i) {
+    return static_cast<float>((static_cast<std::uint64_t>(rank) * 31 + i * 7) % 101) - 50;
+}
+
+// Memory of the mock's device that this process can read, as cudaMalloc gives it.
+float* device_memory(std::uint64_t count) {
+    fabricshm::gpu::Pointer made = 0;
+    fabricshm::gpu::Handle context = nullptr;
+    const auto& driver = mock_gpu::mock_driver();
+    driver.primary_retain(&context, 0);
+    const fabricshm::gpu::CurrentContext current(driver, context);
+    return driver.alloc(&made, count * sizeof(float)) == 0 ? reinterpret_cast<float*>(made)
+                                                           : nullptr;
+}
+
+int sums(fabricshm_group* group, const float* input, float* output) {
+    const int world = fabricshm_group_world(group);
+    if (fabricshm_allreduce_on_stream(group, input, output, kCount, FABRICSHM_F32, FABRICSHM_SUM,
+                                      nullptr) != 0) {
+        return failed(20);
+    }
+    if (fabricshm_cuda_wait(group, nullptr, kTimeoutMs) != 0) return failed(21);
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+        float sum = 0;
+        for (int rank = 0; rank < world; ++rank) sum += value_of(rank, i);
+        if (output[i] != sum) return failed(22);
+    }
+    return 0;
+}
+
+// One rank from the first call to the last; even ranks have their buffers on the device.
+int run_rank(const std::string& socket, int rank, int world) {
+    mock_gpu::HostState& host = with_gpu();
+    {
+        const Job job(socket, kArenaBytes);
+        if (!job.ok) return 1;
+        fabricshm_group* group = join(job, rank, world);
+        if (group == nullptr) return 2;
+        if (fabricshm_barrier_on_stream(group, nullptr) != FABRICSHM_ENOENT) return failed(3);
+        const int attached = fabricshm_cuda_attach(job.arena, 0);
+        if (attached == FABRICSHM_EUNSUPPORTED &&
+            std::strstr(fabricshm_error_text(), "without nvcc") != nullptr) {
+            return kNoKernels;
+        }
+        if (attached != 0) return failed(4);
+        if (fabricshm_cuda_attach(job.arena, 0) != FABRICSHM_EEXIST) return failed(5);
+        std::size_t registered = 0;
+        for (const auto& [base, bytes] : host.registered) registered += bytes;
+        if (registered != fabricshm_arena_bytes(job.arena)) return failed(6);
+        if (join_on_device(group) != 0) return failed(7);
+        if (join_on_device(group) != FABRICSHM_EEXIST) return failed(8);
+        if (fabricshm_cuda_detach(job.arena) != FABRICSHM_EBUSY) return failed(9);
+
+        const bool on_device = rank % 2 == 0;
+        auto* input = on_device ? device_memory(kCount)
+                                : static_cast<float*>(fabricshm_alloc(job.arena, kCount * 4));
+        auto* output = on_device ? device_memory(kCount)
+                                 : static_cast<float*>(fabricshm_alloc(job.arena, kCount * 4));
+        if (input == nullptr || output == nullptr) return failed(10);
+        for (std::uint64_t i = 0; i < kCount; ++i) input[i] = value_of(rank, i);
+        if (const int code = sums(group, input, output); code != 0) return code;
+
+        if (fabricshm_broadcast_on_stream(group, input, kCount, FABRICSHM_F32, world - 1,
+                                          nullptr) != 0) {
+            return failed(11);
+        }
+        if (fabricshm_barrier_on_stream(group, nullptr) != 0) return failed(12);
+        for (std::uint64_t i = 0; i < kCount; ++i) {
+            if (input[i] != value_of(world - 1, i)) return failed(13);
+        }
+        // Where the device sees the arena.
+        void* at = nullptr;
+        if (fabricshm_cuda_pointer(job.arena, 64, 64, &at) != 0 ||
+            at != static_cast<std::byte*>(fabricshm_arena_base(job.arena)) + 64) {
+            return failed(14);
+        }
+        if (fabricshm_cuda_pointer(job.arena, kArenaBytes, 1, &at) != FABRICSHM_EINVAL) {
+            return failed(15);
+        }
+        if (fabricshm_cuda_leave(group) != 0) return failed(16);
+        if (fabricshm_cuda_status(group) != FABRICSHM_ENOENT) return failed(17);
+        // Again, with another group's words; then the session takes all of it along.
+        if (join_on_device(group) != 0) return failed(18);
+        if (fabricshm_barrier_on_stream(group, nullptr) != 0) return failed(19);
+    }
+    // What was registered went before its mapping did.
+    return host.registered.empty() ? 0 : failed(30);
+}
+
+// What a rank hears whose peer was killed while it waits for it on its stream.
+int outlive(const std::string& socket, int rank, Gate& killed, Gate& joined) {
+    with_gpu();
+    const Job job(socket, kArenaBytes);
+    if (!job.ok) return 1;
+    fabricshm_group* group = join(job, rank, 2);
+    if (group == nullptr) return 2;
+    const int attached = fabricshm_cuda_attach(job.arena, 0);
+    if (attached == 0 && join_on_device(group) != 0) return failed(3);
+    if (rank == 1) {
+        joined.open();
+        for (;;) ::pause();
+    }
+    if (!killed.wait()) return 6;
+    if (attached == FABRICSHM_EUNSUPPORTED) return kNoKernels;
+    // At most 50 ms after the death the next call says so.
+    int code = 0;
+    for (int tries = 0; code == 0 && tries < 100000; ++tries) code = fabricshm_cuda_status(group);
+    if (code != FABRICSHM_EPEER || fabricshm_error_rank() != 1) return failed(4);
+    code = fabricshm_barrier_on_stream(group, nullptr);
+    return code == FABRICSHM_EPEER && fabricshm_error_rank() == 1 ? 0 : failed(5);
+}
+
+}  // namespace
+
+TEST_SUITE("multiproc.client.cuda") {
+    TEST_CASE("ranks in the pool and on devices add up, and leave nothing registered") {
+        const Daemon daemon;
+        for (const int world : {1, 2, 3}) {
+            const auto codes = run_children(
+                world, [&](int rank) -> int { return run_rank(daemon.socket(), rank, world); });
+            for (const int code : codes) CHECK((code == 0 || code == kNoKernels));
+        }
+    }
+
+    TEST_CASE("a rank whose peer is killed hears of it, with its number") {
+        const Daemon daemon;
+        Gate killed;
+        Gate joined;
+        Child victim([&] { return outlive(daemon.socket(), 1, killed, joined); });
+        Child survivor([&] { return outlive(daemon.socket(), 0, killed, joined); });
+        CHECK(joined.wait());
+        victim.kill();
+        victim.wait();
+        killed.open();
+        const int code = survivor.wait();
+        CHECK((code == 0 || code == kNoKernels));
+    }
+
+    TEST_CASE("without a driver all functions say so, and everything else works") {
+        const Daemon daemon;
+        const auto codes = run_children(1, [&](int) -> int {
+            ::setenv("FABRIC_CUDA", "off", 1);
+            const Job job(daemon.socket(), kArenaBytes);
+            if (!job.ok) return 1;
+            if (fabricshm_cuda_available() != FABRICSHM_EUNSUPPORTED) return failed(2);
+            if (fabricshm_cuda_attach(job.arena, 0) != FABRICSHM_EUNSUPPORTED) return failed(3);
+            if (fabricshm_cuda_detach(job.arena) != FABRICSHM_ENOENT) return failed(4);
+            fabricshm_group* group = join(job, 0, 1);
+            if (join_on_device(group) != FABRICSHM_ENOENT) return failed(5);
+            if (fabricshm_cuda_attach(nullptr, 0) != FABRICSHM_EINVAL) return failed(6);
+            if (fabricshm_barrier_on_stream(nullptr, nullptr) != FABRICSHM_EINVAL) return failed(7);
+            float value = 3;
+            return fabricshm_allreduce(group, &value, &value, 1, FABRICSHM_F32, FABRICSHM_SUM) == 0
+                       ? 0
+                       : failed(8);
+        });
+        CHECK(codes[0] == 0);
+    }
+}

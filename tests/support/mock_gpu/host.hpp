@@ -1,0 +1,57 @@
+// Mock driver: what a test in this process asks of it and sets. Found by dlsym in the mock's
+// library, which the test loads as the code under test does: mock_gpu_host().
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "libfabricshm/vgpu/cuda_abi.hpp"
+
+namespace mock_gpu {
+
+using fabricshm::cuda::Handle;
+using fabricshm::cuda::Pointer;
+using fabricshm::cuda::Status;
+
+struct Launch {
+    std::string kernel;
+    unsigned int blocks = 0;
+    unsigned int threads = 0;
+    Handle stream = nullptr;
+    std::vector<std::byte> argument;  // the kernel's first
+};
+
+/// Of this process. A test changes and reads it while nothing runs.
+struct HostState {
+    // ---- what the test wants ----
+    int version = 13000;
+    bool has_device = true;
+    int fail_registration = -1;  // the n-th from now on, from 0: Status `failure`
+    Status failure = 801;        // not supported
+    Status module_status = 0;
+    Status launch_status = 0;
+    Status stream_status = 0;        // of cuStreamQuery
+    Pointer device_offset = 0;       // where registered memory appears: its address plus this
+    Pointer gap = 0;                 // and the n-th registration n gaps further
+    bool real_memory = false;        // cuMemAlloc gives memory that can be read and written here
+    std::size_t argument_bytes = 0;  // that are copied of a kernel's argument
+    // Does a launch's work; nullptr: none is done. Called in the launch, with its argument.
+    void (*execute)(const char* kernel, unsigned int blocks, const void* argument) = nullptr;
+
+    // ---- what was done ----
+    std::map<void*, std::size_t> registered;
+    std::vector<unsigned int> flags;  // of each registration
+    std::vector<void*> unregistered;  // in this order
+    std::vector<Launch> launches;
+    std::map<Pointer, std::size_t> pinned;  // and device memory that can be read
+    int modules = 0;                        // loaded and not unloaded
+    int contexts = 0;                       // pushed and not popped
+};
+
+}  // namespace mock_gpu
+
+extern "C" mock_gpu::HostState* mock_gpu_host();

@@ -1,0 +1,90 @@
+#include "fabricd/server/admin_trace.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <semaphore>
+#include <string>
+#include <utility>
+
+#include "libfabricshm/base/tick_clock.hpp"
+#include "libfabricshm/os/page_file.hpp"
+
+using namespace fabricd;
+using admin::v1::TraceReply;
+
+namespace {
+
+constexpr std::int64_t kHourNs = 3'600'000'000'000;
+
+std::unique_ptr<JobTrace> trace_of_an_hour(std::function<bool()> is_alive) {
+    auto file =
+        fabricshm::make_page_file("trace", fabricshm::kTraceFileBytes,
+                                  fabricshm::PageAccess::kReadWrite, fabricshm::format_trace)
+            .value();
+    const fabricshm::TraceReader reader(file.mapping.data());
+    std::vector<TracedSession> sessions;
+    sessions.push_back({7, 100, "rank", std::move(file.mapping), reader});
+    const std::int64_t now = fabricshm::monotonic_clock_ns();
+    return std::make_unique<JobTrace>(std::move(sessions), TraceSpan{now, now + kHourNs, 0},
+                                      std::function<void()>(), std::move(is_alive));
+}
+
+bool at_once(std::chrono::milliseconds) {
+    return true;
+}
+
+}  // namespace
+
+TEST_SUITE("server.admin_trace") {
+    TEST_CASE("a trace ends, and says so, when the last process of its job is gone") {
+        int asked = 0;
+        const auto trace = trace_of_an_hour([&] { return ++asked < 2; });
+        std::string ended;
+        int replies = 0;
+        write_trace(
+            *trace,
+            [&](const TraceReply& reply) {
+                CHECK(ended.empty());  // it is in the last one
+                ended = reply.ended_early();
+                return ++replies < 1'000'000;
+            },
+            at_once, std::chrono::milliseconds(1));
+        CHECK(ended.find("has ended") != std::string::npos);
+        CHECK(asked == 2);
+    }
+
+    TEST_CASE("a trace ends with its client") {
+        const auto trace = trace_of_an_hour([] { return true; });
+        int replies = 0;
+        write_trace(
+            *trace, [&](const TraceReply&) { return ++replies < 3; }, at_once);
+        CHECK(replies == 3);
+    }
+
+    TEST_CASE("a client that takes nothing is given up after a while, one that is quick is not") {
+        std::binary_semaphore cancelled(0);
+        std::atomic<int> cancels{0};
+        StallWatch watch(std::chrono::milliseconds(50), [&] {
+            ++cancels;
+            cancelled.release();
+        });
+        for (int i = 0; i < 100; ++i) CHECK(watch.watch([] { return true; }));
+        CHECK(cancels == 0);
+        // The write ends because the call is cancelled, as gRPC's does.
+        CHECK_FALSE(watch.watch([&] {
+            CHECK(cancelled.try_acquire_for(std::chrono::seconds(30)));
+            return false;
+        }));
+        CHECK(cancels == 1);
+    }
+
+    TEST_CASE("a watch whose client was never slow ends at once") {
+        bool cancelled = false;
+        {
+            StallWatch watch(std::chrono::hours(1), [&] { cancelled = true; });
+            CHECK(watch.watch([] { return true; }));
+        }
+        CHECK_FALSE(cancelled);
+    }
+}
