@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <memory>
 
@@ -12,11 +13,11 @@ namespace {
 
 constexpr int kWorld = 2;
 
-// The block of two ranks; this process is rank 0.
+// The block of some ranks; this process is rank 0.
 struct Block {
-    Block() : bytes(group_block_bytes(kWorld)) {
+    explicit Block(int world = kWorld) : bytes(group_block_bytes(world)) {
         memory.reset(static_cast<std::byte*>(std::aligned_alloc(4096, bytes)));
-        format_group_block(memory.get(), {1, 1, kWorld});
+        format_group_block(memory.get(), {1, 1, world});
     }
     struct Free {
         void operator()(std::byte* block) const { std::free(block); }
@@ -53,6 +54,24 @@ struct OtherKernel final : VisibilityPolicy {
     bool one_kernel() const noexcept override { return false; }
     RankWords* peer = nullptr;
     bool slept = false;
+};
+
+// The waiter waits for rank 1. At one of the looks whether rank 2 lives, rank 2 raises its clock and
+// leaves; rank 1 comes three looks later.
+struct PassesThrough final : VisibilityPolicy {
+    void publish(const Access&) noexcept override {}
+    void acquire(const Access& access) noexcept override {
+        if (access.touch != TouchPoint::kDeadRead) return;
+        if (access.peer == 2 && ++looks == leaves_at) {
+            words[2]->clock.store(5);
+            words[2]->dead.store(1);
+        }
+        if (looks >= leaves_at + 3) words[1]->clock.store(5);
+    }
+    bool coherent() const noexcept override { return false; }
+    std::array<RankWords*, 3> words{};
+    int leaves_at = 0;
+    int looks = 0;
 };
 
 struct Waiter {
@@ -115,6 +134,25 @@ TEST_SUITE("collective.barrier") {
     TEST_CASE("a peer that raises its clock and then dies has been waited for") {
         Waiter waiter;
         CHECK(waiter.barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());
+    }
+
+    TEST_CASE("nor is a third rank missed that comes and leaves between two looks at it") {
+        for (int leaves_at = 1; leaves_at <= 12; ++leaves_at) {
+            CAPTURE(leaves_at);
+            const Block block(3);
+            PassesThrough policy;
+            Barrier barrier(block.memory.get(), 0, 3, {&policy, block.memory.get(), block.bytes});
+            for (int rank = 0; rank < 3; ++rank) {
+                policy.words[static_cast<std::size_t>(rank)] = &barrier.words(rank);
+            }
+            policy.leaves_at = leaves_at;
+            Tuning tuning;
+            tuning.spins = 0;
+            tuning.yields = 0;
+            barrier.settle(tuning);
+            CHECK(barrier.wait(1, 5, Clock::now() + std::chrono::minutes(1)).ok());
+            CHECK(policy.looks >= leaves_at + 3);
+        }
     }
 
     TEST_CASE("a peer that dies without is named") {
