@@ -70,6 +70,16 @@ typedef struct fabricshm_cuda_options {
 FABRICSHM_API int fabricshm_cuda_join(fabricshm_group* group,
                                       const fabricshm_cuda_options* options);
 
+/* The same for a rank without a GPU, by a process that need not have a driver: each rank of the
+ * group calls one or the other. From here on this rank takes part in the operations below with the
+ * calling thread: they return when they have ended, with what became of them, and look after the
+ * peers while they wait. Such a rank has no streams: `stream` is NULL, else EINVAL. Buffers are any
+ * memory of this process; those outside of the arena are copied through the stage, too.
+ * fabricshm_cuda_wait() does not wait there. Needs no fabricshm_cuda_attach(). Errors as above;
+ * EUNSUPPORTED also when the arena's memory is not coherent. */
+FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
+                                          const fabricshm_cuda_options* options);
+
 /* By all ranks, when their streams have ended: gives the memory back. fabricshm_group_leave() gives
  * back this rank's alone. ENOENT: it is not joined. After a failure it is left nevertheless. */
 FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
@@ -85,6 +95,9 @@ FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
  * others are copied through the stage. In place: `output` may be `input` (all_gather: `input` the
  * rank's part of `output`; reduce_scatter: `output` the rank's part of `input`). Types, operations
  * and results are those of fabricshm_run(), with the same bits where it takes `flat` or `direct`.
+ *
+ * On a rank of fabricshm_cuda_join_cpu() they wait and return the operation's own outcome, as
+ * fabricshm_cuda_status() lists them.
  *
  * EINVAL: an argument; a buffer that the device does not reach. ENOENT: the group is not joined.
  * EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA refused; what was put on the
