@@ -12,6 +12,8 @@ namespace device = kernels::cuda;
 
 namespace {
 
+constexpr const char* kWaitStep = "wait for a stream";
+
 class DeviceExecutor final : public Executor {
   public:
     DeviceExecutor(std::shared_ptr<DeviceArena> arena, int ranks_here)
@@ -53,23 +55,43 @@ class DeviceExecutor final : public Executor {
     Pointer reach(const void* pointer) const noexcept override {
         return on_device_->device().reach(pointer);
     }
-    Result<void> check_stream(Handle) const override { return {}; }
+    // Launched there it would break the capture of another stream, and end the group.
+    Result<void> check_stream(Handle stream) const override {
+        if (stream != nullptr) return {};
+        FABRIC_TRY_VOID(is_captured(stream));
+        return {};
+    }
     Result<void> launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream,
                         device::HostWait) override {
         const auto blocks = device::blocks_for(bytes, static_cast<unsigned int>(room_));
         return on_device_->device().launch(kernel, blocks, argument, stream);
     }
     Result<bool> is_done(Handle stream) const override {
+        FABRIC_TRY(const bool captured, is_captured(stream));
+        if (captured) {
+            return explain({Errc::kInvalid, 0, kWaitStep},
+                           "the stream is captured: it has nothing to wait for before its graph is "
+                           "launched");
+        }
         const CurrentContext current(driver(), on_device_->device().context());
-        FABRIC_TRY_VOID(
-            driver().check(current.status(), "wait for a stream: make the context current"));
+        FABRIC_TRY_VOID(driver().check(current.status(), kWaitStep));
         const Status busy = driver().stream_query(stream);
         if (busy == kNotReady) return false;
-        FABRIC_TRY_VOID(driver().check(busy, "wait for a stream"));
+        FABRIC_TRY_VOID(driver().check(busy, kWaitStep));
         return true;
     }
 
   private:
+    // Asking breaks no capture, as the calls that it would forbid do.
+    Result<bool> is_captured(Handle stream) const {
+        const CurrentContext current(driver(), on_device_->device().context());
+        FABRIC_TRY_VOID(driver().check(current.status(), kWaitStep));
+        int state = 0;
+        FABRIC_TRY_VOID(driver().check(
+            driver().stream_capturing(stream, &state),
+            stream == nullptr ? "use the legacy default stream" : "ask after a stream"));
+        return state != 0;
+    }
     const Driver& driver() const noexcept { return on_device_->device().driver(); }
 
     const std::shared_ptr<DeviceArena> on_device_;

@@ -66,7 +66,8 @@ typedef struct fabricshm_cuda_options {
  *
  * All fail when one does. EINVAL, ENOENT (the arena is not attached), EEXIST (it is joined),
  * EUNSUPPORTED: too many ranks. ENOMEM: in the arena or on the device. EMISMATCH: the ranks have
- * other options. EPEER, ETIMEOUT as of fabricshm_run(). Not while a stream is captured. */
+ * other options. EPEER, ETIMEOUT as of fabricshm_run(). EINVAL also while a stream is captured,
+ * whose capture is then broken. */
 FABRICSHM_API int fabricshm_cuda_join(fabricshm_group* group,
                                       const fabricshm_cuda_options* options);
 
@@ -99,7 +100,8 @@ FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
  * On a rank of fabricshm_cuda_join_cpu() they wait and return the operation's own outcome, as
  * fabricshm_cuda_status() lists them.
  *
- * EINVAL: an argument; a buffer that the device does not reach. ENOENT: the group is not joined.
+ * EINVAL: an argument; a buffer that the device does not reach; the legacy default stream while
+ * another is captured. ENOENT: the group is not joined.
  * EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA refused; what was put on the
  * stream before fails on all ranks. And what earlier operations came to: fabricshm_cuda_status().
  */
@@ -170,7 +172,8 @@ FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabrics
 FABRICSHM_API int fabricshm_cuda_status(fabricshm_group* group);
 
 /* Waits until `stream` has nothing to do, looking after the peers meanwhile; then as
- * fabricshm_cuda_status(). ETIMEOUT also when the stream is still at work. */
+ * fabricshm_cuda_status(). ETIMEOUT also when the stream is still at work. EINVAL: it is captured,
+ * and has nothing to do before its graph is launched. */
 FABRICSHM_API int fabricshm_cuda_wait(fabricshm_group* group, void* stream, int64_t timeout_ms);
 
 /* Ends the waits of all ranks on streams, now and from now on: theirs fail with EPEER, naming this
