@@ -18,6 +18,7 @@ namespace {
 // are plain in launch.hpp, which GPUs share.
 class HostGrid {
   public:
+    explicit HostGrid(HostWait wait) : wait_(wait) {}
     unsigned thread() const { return 0; }
     unsigned threads() const { return 1; }
     unsigned block() const { return 0; }
@@ -60,6 +61,7 @@ class HostGrid {
     void pause(unsigned turn) const {
         constexpr unsigned kSpins = 64, kYields = 4096;
         if (turn < kSpins) return;
+        if (turn % kSpins == 0 && wait_.look != nullptr) wait_.look(wait_.context);
         if (turn < kYields) return std::this_thread::yield();
         std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
@@ -69,6 +71,7 @@ class HostGrid {
     static std::atomic_ref<Word> word(Address at) {
         return std::atomic_ref<Word>(*reinterpret_cast<Word*>(at));
     }
+    const HostWait wait_;
     std::uint64_t shared_[kSharedWords] = {};
 };
 
@@ -105,13 +108,13 @@ struct HostWork {
 
 }  // namespace
 
-void run_collective_on_host(const CollectiveArgs& args) noexcept {
-    HostGrid grid;
+void run_collective_on_host(const CollectiveArgs& args, HostWait wait) noexcept {
+    HostGrid grid(wait);
     collective_body(grid, args, HostWork());
 }
 
-void run_step_on_host(const StepArgs& args) noexcept {
-    HostGrid grid;
+void run_step_on_host(const StepArgs& args, HostWait wait) noexcept {
+    HostGrid grid(wait);
     step_body(grid, args);
 }
 

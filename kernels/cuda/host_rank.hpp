@@ -7,13 +7,20 @@
 
 namespace kernels::cuda {
 
+/// What a wait calls now and then, every few turns of its loop: a chance to look after the peers,
+/// whose words can't say that their processes have died. It may store the abort word.
+struct HostWait {
+    void (*look)(void* context) noexcept = nullptr;
+    void* context = nullptr;
+};
+
 /// What fabric_collective does, by this thread and the CPU's kernels: waits for the peers, at most
 /// group.timeout_ns for their arrival and again for their end. Addresses are pointers of this
 /// process; group.grid (a GridWords, zeroed once) and group.status are its own. How it ended is
 /// there: see StatusWords. One thread at a time for one group.
-void run_collective_on_host(const CollectiveArgs& args) noexcept;
+void run_collective_on_host(const CollectiveArgs& args, HostWait wait = {}) noexcept;
 
 /// Likewise what fabric_step does.
-void run_step_on_host(const StepArgs& args) noexcept;
+void run_step_on_host(const StepArgs& args, HostWait wait = {}) noexcept;
 
 }  // namespace kernels::cuda

@@ -143,8 +143,7 @@ gpu::DeviceStep translate(const fabricshm_cuda_step& given) {
     return step;
 }
 
-int check_cuda_options(const fabricshm_cuda_options& options) {
-    const char* function = "fabricshm_cuda_join";
+int check_cuda_options(const char* function, const fabricshm_cuda_options& options) {
     if (const int code = check_struct_size("options", &options, options.struct_size,
                                            sizeof(fabricshm_cuda_options));
         code != FABRICSHM_OK) {
@@ -154,6 +153,35 @@ int check_cuda_options(const fabricshm_cuda_options& options) {
         return refuse("%s: options->stage_bytes is below 4096", function);
     }
     return check_timeout(function, options.timeout_ms);
+}
+
+int take_seat(const char* function, fabricshm_group* group, const fabricshm_cuda_options* options,
+              bool is_on_cpu) {
+    return guarded(function, [&]() -> int {
+        if (const int code = check_group(function, group); code != FABRICSHM_OK) return code;
+        std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
+        CudaSeatOptions wanted;
+        wanted.is_on_cpu = is_on_cpu;
+        if (options != nullptr) {
+            if (const int code = check_cuda_options(function, *options); code != FABRICSHM_OK) {
+                return code;
+            }
+            timeout_ms = options->timeout_ms;
+            if (options->stage_bytes != 0) {
+                wanted.stage_bytes = round_up(options->stage_bytes, kStageUnit);
+            }
+        }
+        if (group->on_device != nullptr) {
+            return fail(Error{Errc::kExists, 0, "join on a GPU"}, "group '%s'",
+                        group->name.c_str());
+        }
+        wanted.timeout = timeout_of(group->arena->session(), timeout_ms);
+        const TimePoint deadline = deadline_of(group->arena->session(), timeout_ms);
+        auto taken = CudaSeat::take(group->arena, group->local(), wanted, deadline);
+        if (!taken.ok()) return fail(taken.error(), "group '%s'", group->name.c_str());
+        group->on_device = std::move(taken).value();
+        return FABRICSHM_OK;
+    });
 }
 
 }  // namespace
@@ -210,29 +238,11 @@ int fabricshm_cuda_pointer(fabricshm_arena* arena, uint64_t offset, uint64_t byt
 }
 
 int fabricshm_cuda_join(fabricshm_group* group, const fabricshm_cuda_options* options) {
-    return guarded("fabricshm_cuda_join", [&]() -> int {
-        const char* function = "fabricshm_cuda_join";
-        if (const int code = check_group(function, group); code != FABRICSHM_OK) return code;
-        std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT;
-        CudaSeatOptions wanted;
-        if (options != nullptr) {
-            if (const int code = check_cuda_options(*options); code != FABRICSHM_OK) return code;
-            timeout_ms = options->timeout_ms;
-            if (options->stage_bytes != 0) {
-                wanted.stage_bytes = round_up(options->stage_bytes, kStageUnit);
-            }
-        }
-        if (group->on_device != nullptr) {
-            return fail(Error{Errc::kExists, 0, "join on a GPU"}, "group '%s'",
-                        group->name.c_str());
-        }
-        wanted.timeout = timeout_of(group->arena->session(), timeout_ms);
-        const TimePoint deadline = deadline_of(group->arena->session(), timeout_ms);
-        auto taken = CudaSeat::take(group->arena, group->local(), wanted, deadline);
-        if (!taken.ok()) return fail(taken.error(), "group '%s'", group->name.c_str());
-        group->on_device = std::move(taken).value();
-        return FABRICSHM_OK;
-    });
+    return take_seat("fabricshm_cuda_join", group, options, false);
+}
+
+int fabricshm_cuda_join_cpu(fabricshm_group* group, const fabricshm_cuda_options* options) {
+    return take_seat("fabricshm_cuda_join_cpu", group, options, true);
 }
 
 int fabricshm_cuda_leave(fabricshm_group* group) {

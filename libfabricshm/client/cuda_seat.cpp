@@ -136,13 +136,24 @@ Result<void> CudaSeat::make_words(Group& of) {
     return make_lasting(*arena, words);
 }
 
+// A rank on a CPU leaves 0 for its device, which is none's.
+Result<void> CudaSeat::find_device(bool is_on_cpu, JoinWords& mine) const {
+    if (is_on_cpu) {
+        if (arena->visibility().coherent()) return {};
+        return explain({Errc::kUnsupported, 0, kJoinStep},
+                       "the arena's memory is not coherent between processes");
+    }
+    FABRIC_TRY(const auto on_device, arena_on_device(*arena));
+    mine[kJoinDeviceLow] = on_device->device().uuid()[0];
+    mine[kJoinDeviceHigh] = on_device->device().uuid()[1];
+    return {};
+}
+
 Result<void> CudaSeat::prepare(Group& of, const CudaSeatOptions& options, JoinWords& mine) {
     mine[kJoinStageBytes] = options.stage_bytes;
     mine[kJoinTimeoutNs] =
         static_cast<std::uint64_t>(options.timeout / std::chrono::nanoseconds(1));
-    FABRIC_TRY(const auto on_device, arena_on_device(*arena));
-    mine[kJoinDeviceLow] = on_device->device().uuid()[0];
-    mine[kJoinDeviceHigh] = on_device->device().uuid()[1];
+    FABRIC_TRY_VOID(find_device(options.is_on_cpu, mine));
     if (of.world() > kernels::cuda::kMaxRanks) {
         return explain({Errc::kUnsupported, 0, kJoinStep},
                        "the group has %d ranks; %d are the most", of.world(),
@@ -175,9 +186,14 @@ Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
     if (place.block % kCachePair != 0 || !arena->holds(place.block, needed)) {
         return explain({Errc::kCorrupt, 0, kJoinStep}, "rank 0 names no place in the arena");
     }
+    gpu::PeerCheck check = [&of] { return of.check(); };
+    if (options.is_on_cpu) {
+        FABRIC_TRY(group, gpu::DeviceGroup::make_on_host(arena->base(), arena->bytes(), place,
+                                                         std::move(check)));
+        return {};
+    }
     FABRIC_TRY(auto on_device, arena_on_device(*arena));
-    FABRIC_TRY(group,
-               gpu::DeviceGroup::make(std::move(on_device), place, [&of] { return of.check(); }));
+    FABRIC_TRY(group, gpu::DeviceGroup::make(std::move(on_device), place, std::move(check)));
     return {};
 }
 

@@ -1,4 +1,5 @@
-// CudaSeat: the place of one rank on a GPU: what it has there and in the arena.
+// CudaSeat: the place of one rank of a device group: what it has on its GPU and in the arena, or of
+// a rank on a CPU in the arena alone.
 
 #pragma once
 
@@ -26,11 +27,12 @@ Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena);
 struct CudaSeatOptions {
     Bytes stage_bytes = 64 * kMiB;
     Duration timeout{};
+    bool is_on_cpu = false;  // this rank needs no device
 };
 
 /// Made and given up by all ranks of the group, which outlives it.
 struct CudaSeat {
-    /// See fabricshm_cuda_join(). After a failure no rank has one.
+    /// See fabricshm_cuda_join() and fabricshm_cuda_join_cpu(). After a failure no rank has one.
     static Result<std::shared_ptr<CudaSeat>> take(const std::shared_ptr<Arena>& arena, Group& group,
                                                   const CudaSeatOptions& options,
                                                   TimePoint deadline);
@@ -50,6 +52,7 @@ struct CudaSeat {
     std::unique_ptr<gpu::DeviceGroup> group;
 
   private:
+    Result<void> find_device(bool is_on_cpu, std::vector<std::uint64_t>& mine) const;
     Result<void> prepare(Group& of, const CudaSeatOptions& options,
                          std::vector<std::uint64_t>& mine);
     Result<void> make_words(Group& of);

@@ -25,6 +25,8 @@ static_assert(kUnsupportedPtx == CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
 static_assert(kNotReady == CUDA_ERROR_NOT_READY);
 static_assert(kContextDestroyed == CUDA_ERROR_CONTEXT_IS_DESTROYED);
 static_assert(kAlreadyRegistered == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+static_assert(kCaptureFirst == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+static_assert(kCaptureLast == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
 static_assert(kNotRegistered == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 
 // The functions whose forms the header still declares: number and sizes of their parameters.

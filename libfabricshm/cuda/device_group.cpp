@@ -80,73 +80,59 @@ struct DeviceGroup::Piece {
     bool is_all = true;
 };
 
-DeviceGroup::DeviceGroup(std::shared_ptr<DeviceArena> arena, const DevicePlace& place,
+DeviceGroup::DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place,
                          PeerCheck check)
-    : arena_(std::move(arena)),
+    : executor_(std::move(executor)),
       place_(place),
       check_(std::move(check)),
-      block_(arena_->host() + place.block) {}
+      block_(executor_->arena().host + place.block) {}
 
-DeviceGroup::~DeviceGroup() {
-    const Driver& driver = arena_->device().driver();
-    const CurrentContext current(driver, arena_->device().context());
-    if (current.status() != cuda::kSuccess) return;  // they went with the context
-    if (grid_ != 0) driver.free(grid_);
-    if (status_ != nullptr) driver.host_free(status_);
+Result<void> DeviceGroup::check_place(const DevicePlace& place) {
+    if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
+        place.rank < place.world) {
+        return {};
+    }
+    return explain({Errc::kUnsupported, 0, "group on a device"}, "it has %d ranks; %d are the most",
+                   place.world, device::kMaxRanks);
 }
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceArena> arena,
                                                        const DevicePlace& place, PeerCheck check) {
-    if (place.world < 1 || place.world > device::kMaxRanks || place.rank < 0 ||
-        place.rank >= place.world) {
-        return explain({Errc::kUnsupported, 0, "group on a device"},
-                       "it has %d ranks; %d are the most", place.world, device::kMaxRanks);
-    }
-    std::unique_ptr<DeviceGroup> group(new DeviceGroup(std::move(arena), place, std::move(check)));
-    FABRIC_TRY_VOID(group->allocate());
-    return group;
+    FABRIC_TRY_VOID(check_place(place));
+    FABRIC_TRY(auto executor, Executor::on_device(std::move(arena), place.ranks_here));
+    return std::unique_ptr<DeviceGroup>(
+        new DeviceGroup(std::move(executor), place, std::move(check)));
 }
 
-Result<void> DeviceGroup::allocate() {
-    const Driver& driver = arena_->device().driver();
-    const CurrentContext current(driver, arena_->device().context());
-    FABRIC_TRY_VOID(driver.check(current.status(), "group on a device: make the context current"));
-    FABRIC_TRY_VOID(
-        driver.check(driver.alloc(&grid_, sizeof(device::GridWords)), "group on a device: memory"));
-    FABRIC_TRY_VOID(driver.check(driver.fill_bytes(grid_, 0, sizeof(device::GridWords)),
-                                 "group on a device: clear memory"));
-    void* pinned = nullptr;
-    FABRIC_TRY_VOID(driver.check(driver.host_alloc(&pinned, sizeof(device::StatusWords),
-                                                   kRegisterPortable | kRegisterDeviceMap),
-                                 "group on a device: pinned memory"));
-    status_ = new (pinned) device::StatusWords{};
-    FABRIC_TRY_VOID(driver.check(driver.host_pointer(&status_on_device_, pinned, 0),
-                                 "group on a device: address of pinned memory"));
-    // Clearing is in the order of the legacy stream, for which other streams need not wait.
-    return driver.check(driver.stream_wait(nullptr), "group on a device: clear memory");
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make_on_host(std::byte* base, Bytes bytes,
+                                                               const DevicePlace& place,
+                                                               PeerCheck check) {
+    FABRIC_TRY_VOID(check_place(place));
+    return std::unique_ptr<DeviceGroup>(
+        new DeviceGroup(Executor::on_host(base, bytes), place, std::move(check)));
 }
 
 Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
                                               const char* name) const {
     if (bytes == 0) return Buffer{};
     if (pointer == nullptr) return explain({Errc::kInvalid, 0, kStep}, "%s is NULL", name);
-    if (const auto offset = arena_->offset_of(pointer, bytes)) {
-        return Buffer{arena_->base() + *offset, device::make_place(device::Space::kPool, *offset),
-                      true};
+    if (const auto offset = executor_->offset_of(pointer, bytes)) {
+        return Buffer{executor_->arena().base + *offset,
+                      device::make_place(device::Space::kPool, *offset), true};
     }
     // Registered with the rest, so that the device would reach its first bytes and what comes
     // after.
-    if (arena_->offset_of(pointer, 0)) {
+    if (executor_->offset_of(pointer, 0)) {
         return explain({Errc::kInvalid, 0, kStep}, "%s ends outside of the arena", name);
     }
-    const Pointer address = arena_->device().reach(pointer);
+    const Pointer address = executor_->reach(pointer);
     if (address != 0) return Buffer{address, device::kPrivatePlace, false};
     return explain({Errc::kInvalid, 0, kStep},
                    "%s is neither in the arena nor memory that the device reaches", name);
 }
 
 Pointer DeviceGroup::stage_half(int half) const noexcept {
-    return arena_->base() + place_.stage + static_cast<Bytes>(half) * half_bytes();
+    return executor_->arena().base + place_.stage + static_cast<Bytes>(half) * half_bytes();
 }
 
 device::Place DeviceGroup::stage_place(int half) const noexcept {
@@ -154,27 +140,24 @@ device::Place DeviceGroup::stage_place(int half) const noexcept {
                               place_.stage + static_cast<Bytes>(half) * half_bytes());
 }
 
-unsigned int DeviceGroup::room() const noexcept {
-    const int share = arena_->device().multiprocessors() / std::max(place_.ranks_here, 1);
-    return static_cast<unsigned int>(std::max(share, 1));
-}
-
 device::GroupArgs DeviceGroup::group_args() const noexcept {
     device::GroupArgs args{};
-    args.block = arena_->base() + place_.block;
-    args.grid = grid_;
-    args.status = status_on_device_;
+    args.block = executor_->arena().base + place_.block;
+    args.grid = executor_->words().grid;
+    args.status = executor_->words().status_address;
     args.timeout_ns = static_cast<std::uint64_t>(place_.timeout / std::chrono::nanoseconds(1));
     args.rank = place_.rank;
     args.world = place_.world;
     args.epoch = place_.epoch;
-    args.pool = {arena_->base(), arena_->bytes()};
+    args.pool = {executor_->arena().base, executor_->arena().bytes};
     return args;
 }
 
 Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream) {
-    const auto launched =
-        arena_->device().launch(kernel, device::blocks_for(bytes, room()), argument, stream);
+    // A rank on a CPU does the work here, and looks after its peers while it waits for them.
+    const device::HostWait wait = {
+        [](void* self) noexcept { (void)static_cast<DeviceGroup*>(self)->check_peers(); }, this};
+    const auto launched = executor_->launch(kernel, bytes, argument, stream, wait);
     if (launched.ok()) return launched;
     // The others wait for what is not coming.
     launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
@@ -196,6 +179,7 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
     if (call.root < 0 || call.root >= place_.world) {
         return explain({Errc::kInvalid, 0, kStep}, "root is not 0 to %d", place_.world - 1);
     }
+    FABRIC_TRY_VOID(executor_->check_stream(stream));
     FABRIC_TRY_VOID(status());
     const Bytes element = kernels::size_of(call.dtype);
     const Bytes part = moves ? call.count * element : 0;
@@ -218,7 +202,7 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
         FABRIC_TRY_VOID(run_piece(call, piece, stream));
         piece.from += piece.count;
     } while (piece.from < count);
-    return {};
+    return outcome();
 }
 
 // What peers can't reach, and pieces of parts that are apart, goes through the stage: its first
@@ -296,6 +280,7 @@ Result<void> DeviceGroup::find_own(const DeviceStep& step, device::StepArgs& arg
 }
 
 Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
+    FABRIC_TRY_VOID(executor_->check_stream(stream));
     FABRIC_TRY_VOID(status());
     if (step.begin > step.total || step.count > step.total - step.begin) {
         return explain({Errc::kInvalid, 0, kStep}, "begin and count are not inside of total");
@@ -342,7 +327,15 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
     // Each gradient and what is moved by it, once.
     const Bytes moved = step.count * sizeof(float) * static_cast<Bytes>(place_.world + 3);
     FABRIC_TRY_VOID(launch(Kernel::kStep, moved, &args, stream));
-    return stages_publish ? copy(publish.address, wanted, publish_bytes, stream) : Result<void>();
+    if (stages_publish) {
+        FABRIC_TRY_VOID(copy(publish.address, wanted, publish_bytes, stream));
+    }
+    return outcome();
+}
+
+// Of what was just put on a stream: unknown there, and what has become of it on a CPU.
+Result<void> DeviceGroup::outcome() {
+    return executor_->is_synchronous() ? status() : Result<void>();
 }
 
 Result<void> DeviceGroup::status() {
@@ -350,7 +343,7 @@ Result<void> DeviceGroup::status() {
         return explain({Errc::kBroken, 0, kStep}, "an earlier operation was not put on its stream");
     }
     // Acquire: what the kernel wrote before its report is seen after it.
-    const std::atomic_ref<device::Report> report(status_->report);
+    const std::atomic_ref<device::Report> report(executor_->words().status->report);
     if (const device::Report found = report.load(std::memory_order_acquire); found != 0) {
         return error_of(found);
     }
@@ -415,14 +408,10 @@ Result<void> DeviceGroup::error_of(device::Report report) {
 
 Result<void> DeviceGroup::wait(Handle stream, TimePoint deadline) {
     constexpr Duration kMaxPause = std::chrono::milliseconds(1);
-    const Driver& driver = arena_->device().driver();
-    const CurrentContext current(driver, arena_->device().context());
-    FABRIC_TRY_VOID(driver.check(current.status(), "wait for a stream: make the context current"));
     Duration pause = std::chrono::microseconds(10);
     for (;;) {
-        const Status busy = driver.stream_query(stream);
-        if (busy == cuda::kSuccess) return status();
-        if (busy != kNotReady) return driver.check(busy, "wait for a stream");
+        FABRIC_TRY(const bool is_done, executor_->is_done(stream));
+        if (is_done) return status();
         // A failure ends what is on the stream: it is waited for, since it may still touch buffers.
         (void)status();
         if (Clock::now() >= deadline) {

@@ -1,4 +1,5 @@
-// DeviceGroup: one rank of a group whose operations run on a GPU, in the order of a stream.
+// DeviceGroup: one rank of a group whose operations run on GPUs, in the order of a stream, or on
+// CPUs, in the calling thread.
 
 #pragma once
 
@@ -12,6 +13,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/cuda/device_arena.hpp"
+#include "libfabricshm/cuda/executor.hpp"
 
 namespace fabricshm::gpu {
 
@@ -70,16 +72,22 @@ void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexc
 ///
 /// No host thread is at work during an operation. A rank whose process has died is noticed by
 /// whatever is called next here, at most every kPeerCheckEvery, which then ends the waits of all
-/// ranks; without such a call they end at the timeout.
+/// ranks; without such a call they end at the timeout. A rank on a CPU (make_on_host()) is at work
+/// in run() and step(), which return when the operation has ended, and looks while it waits.
 class DeviceGroup {
   public:
     static constexpr Duration kPeerCheckEvery = std::chrono::milliseconds(50);
 
     static Result<std::unique_ptr<DeviceGroup>> make(std::shared_ptr<DeviceArena> arena,
                                                      const DevicePlace& place, PeerCheck check);
+    /// A rank without a GPU, whose arena is [base, base + bytes): mapped longer than this lives. It
+    /// has no streams, so that all of its streams are null.
+    static Result<std::unique_ptr<DeviceGroup>> make_on_host(std::byte* base, Bytes bytes,
+                                                             const DevicePlace& place,
+                                                             PeerCheck check);
     /// Frees memory of the device, which waits for what runs there. Work that still waits for
     /// peers ends by its timeout, or by abort().
-    ~DeviceGroup();
+    ~DeviceGroup() = default;
     DeviceGroup(const DeviceGroup&) = delete;
     DeviceGroup& operator=(const DeviceGroup&) = delete;
 
@@ -98,13 +106,11 @@ class DeviceGroup {
     /// Ends the waits of all ranks: they fail with kPeer, naming `rank`. Thread-safe.
     void abort(int rank) noexcept;
 
-    const DeviceArena& arena() const noexcept { return *arena_; }
-
   private:
     struct Buffer;
     struct Piece;
-    DeviceGroup(std::shared_ptr<DeviceArena> arena, const DevicePlace& place, PeerCheck check);
-    Result<void> allocate();
+    DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check);
+    static Result<void> check_place(const DevicePlace& place);
     Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
     Result<void> find_own(const DeviceStep& step, kernels::cuda::StepArgs& args) const;
     Result<void> run_piece(const DeviceCall& call, const Piece& piece, Handle stream);
@@ -114,17 +120,14 @@ class DeviceGroup {
     Pointer stage_half(int half) const noexcept;
     kernels::cuda::Place stage_place(int half) const noexcept;
     Bytes half_bytes() const noexcept { return place_.stage_bytes / 2; }
-    unsigned int room() const noexcept;
     Result<void> check_peers();
+    Result<void> outcome();
     Result<void> error_of(kernels::cuda::Report report);
 
-    const std::shared_ptr<DeviceArena> arena_;
+    const std::unique_ptr<Executor> executor_;
     const DevicePlace place_;
     const PeerCheck check_;
     std::byte* const block_;  // DeviceGroupHeader, in this process
-    Pointer grid_ = 0;        // GridWords, in device memory
-    kernels::cuda::StatusWords* status_ = nullptr;
-    Pointer status_on_device_ = 0;
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
 };

@@ -114,6 +114,10 @@ Result<void> Driver::check(Status status, const char* step) const noexcept {
                         (status >= 800 && status <= 802);  // not permitted, supported, ready
     if (unable) code = Errc::kUnsupported;
     if (status == kAlreadyRegistered) code = Errc::kExists;
+    if (status >= kCaptureFirst && status <= kCaptureLast) {
+        return explain({Errc::kInvalid, 0, step}, "%s: not while a stream is captured (%s)", step,
+                       name_of(status));
+    }
     return explain({code, 0, step}, "%s: %s (%d)", step, name_of(status), status);
 }
 

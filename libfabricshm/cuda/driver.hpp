@@ -36,8 +36,9 @@ class Driver {
     const char* name_of(Status status) const noexcept;
 
     /// The error that a status stands for, with its name and what was done: kNoMemory when the
-    /// device or a vGPU's quota is full, kUnsupported where this device or driver can't do it,
-    /// kBroken for all else: a context that has had such an error can often do nothing more.
+    /// device or a vGPU's quota is full, kInvalid where a capture does not allow it, kUnsupported
+    /// where this device or driver can't do it, kBroken for all else: a context that has had such
+    /// an error can often do nothing more.
     Result<void> check(Status status, const char* step) const noexcept;
 
   private:

@@ -41,6 +41,7 @@ using cuda::Status;
     ROW(load_module,       "cuModuleLoadData",              (Handle*, const void*))                   \
     ROW(unload_module,     "cuModuleUnload",                (Handle))                                 \
     ROW(get_function,      "cuModuleGetFunction",           (Handle*, Handle, const char*))           \
+    ROW(stream_capturing,  "cuStreamIsCapturing",           (Handle, int*))                           \
     ROW(stream_query,      "cuStreamQuery",                 (Handle))                                 \
     ROW(stream_wait,       "cuStreamSynchronize",           (Handle))                                 \
     ROW(launch,            "cuLaunchKernel",                (Handle, unsigned int, unsigned int, unsigned int, \
@@ -65,5 +66,8 @@ inline constexpr Status kNotReady = 600;
 inline constexpr Status kContextDestroyed = 709;
 inline constexpr Status kAlreadyRegistered = 712;
 inline constexpr Status kNotRegistered = 713;
+// All that a capture does not allow: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and those after it.
+inline constexpr Status kCaptureFirst = 900;
+inline constexpr Status kCaptureLast = 908;
 
 }  // namespace fabricshm::gpu

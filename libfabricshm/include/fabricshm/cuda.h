@@ -66,9 +66,20 @@ typedef struct fabricshm_cuda_options {
  *
  * All fail when one does. EINVAL, ENOENT (the arena is not attached), EEXIST (it is joined),
  * EUNSUPPORTED: too many ranks. ENOMEM: in the arena or on the device. EMISMATCH: the ranks have
- * other options. EPEER, ETIMEOUT as of fabricshm_run(). Not while a stream is captured. */
+ * other options. EPEER, ETIMEOUT as of fabricshm_run(). EINVAL also while a stream is captured,
+ * whose capture is then broken. */
 FABRICSHM_API int fabricshm_cuda_join(fabricshm_group* group,
                                       const fabricshm_cuda_options* options);
+
+/* The same for a rank without a GPU, by a process that need not have a driver: each rank of the
+ * group calls one or the other. From here on this rank takes part in the operations below with the
+ * calling thread: they return when they have ended, with what became of them, and look after the
+ * peers while they wait. Such a rank has no streams: `stream` is NULL, else EINVAL. Buffers are any
+ * memory of this process; those outside of the arena are copied through the stage, too.
+ * fabricshm_cuda_wait() does not wait there. Needs no fabricshm_cuda_attach(). Errors as above;
+ * EUNSUPPORTED also when the arena's memory is not coherent. */
+FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
+                                          const fabricshm_cuda_options* options);
 
 /* By all ranks, when their streams have ended: gives the memory back. fabricshm_group_leave() gives
  * back this rank's alone. ENOENT: it is not joined. After a failure it is left nevertheless. */
@@ -86,7 +97,11 @@ FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
  * rank's part of `output`; reduce_scatter: `output` the rank's part of `input`). Types, operations
  * and results are those of fabricshm_run(), with the same bits where it takes `flat` or `direct`.
  *
- * EINVAL: an argument; a buffer that the device does not reach. ENOENT: the group is not joined.
+ * On a rank of fabricshm_cuda_join_cpu() they wait and return the operation's own outcome, as
+ * fabricshm_cuda_status() lists them.
+ *
+ * EINVAL: an argument; a buffer that the device does not reach; the legacy default stream while
+ * another is captured. ENOENT: the group is not joined.
  * EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA refused; what was put on the
  * stream before fails on all ranks. And what earlier operations came to: fabricshm_cuda_status().
  */
@@ -157,7 +172,8 @@ FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabrics
 FABRICSHM_API int fabricshm_cuda_status(fabricshm_group* group);
 
 /* Waits until `stream` has nothing to do, looking after the peers meanwhile; then as
- * fabricshm_cuda_status(). ETIMEOUT also when the stream is still at work. */
+ * fabricshm_cuda_status(). ETIMEOUT also when the stream is still at work. EINVAL: it is captured,
+ * and has nothing to do before its graph is launched. */
 FABRICSHM_API int fabricshm_cuda_wait(fabricshm_group* group, void* stream, int64_t timeout_ms);
 
 /* Ends the waits of all ranks on streams, now and from now on: theirs fail with EPEER, naming this

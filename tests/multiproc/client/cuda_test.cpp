@@ -1,5 +1,5 @@
 // Collectives on streams through fabricd and the C ABI. The driver is the mock, whose device runs
-// our kernels' bodies on the CPU; ranks are processes.
+// our kernels' bodies on the CPU; ranks are processes, some of them without a driver.
 
 #include <doctest/doctest.h>
 
@@ -12,12 +12,15 @@
 
 #include <fabricshm/cuda.h>
 
+#include "libfabricshm/cuda/device.hpp"
+#include "tests/support/apart_sums.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/daemon.hpp"
 #include "tests/support/job.hpp"
 #include "tests/support/mock_gpu/execute.hpp"
 #include "tests/support/mock_gpu/mock_driver.hpp"
 
+namespace apart = test_support::apart;
 using test_support::Child;
 using test_support::Daemon;
 using test_support::failed;
@@ -50,6 +53,27 @@ fabricshm_group* join(const Job& job, int rank, int world) {
 int join_on_device(fabricshm_group* group, std::int64_t timeout_ms = kTimeoutMs) {
     const fabricshm_cuda_options options = {sizeof options, kStageBytes, timeout_ms};
     return fabricshm_cuda_join(group, &options);
+}
+
+int join_on_cpu(fabricshm_group* group) {
+    const fabricshm_cuda_options options = {sizeof options, kStageBytes, kTimeoutMs};
+    return fabricshm_cuda_join_cpu(group, &options);
+}
+
+// Without kernels in the library all ranks are on CPUs.
+bool has_kernels() {
+    return fabricshm::gpu::embedded_kernels().reduce != nullptr;
+}
+
+// A rank on the mock's device, or one of a process without a driver. 0, or what went wrong.
+int join_on(bool is_cpu, const Job& job, fabricshm_group* group) {
+    if (is_cpu) {
+        ::setenv("FABRIC_CUDA", "off", 1);
+        return join_on_cpu(group) == 0 ? 0 : failed(101);
+    }
+    with_gpu();
+    if (fabricshm_cuda_attach(job.arena, 0) != 0) return failed(102);
+    return join_on_device(group) == 0 ? 0 : failed(103);
 }
 
 float value_of(int rank, std::uint64_t i) {
@@ -164,6 +188,75 @@ int outlive(const std::string& socket, int rank, Gate& killed, Gate& joined) {
     return code == FABRICSHM_EPEER && fabricshm_error_rank() == 1 ? 0 : failed(5);
 }
 
+// All types in a group of which even ranks have no driver, against loops written apart.
+int run_mixed(const std::string& socket, int rank, int world) {
+    const bool is_cpu = rank % 2 == 0 || !has_kernels();
+    const Job job(socket, kArenaBytes);
+    if (!job.ok) return 1;
+    fabricshm_group* group = join(job, rank, world);
+    if (group == nullptr) return 2;
+    if (const int code = join_on(is_cpu, job, group); code != 0) return code;
+    if (is_cpu && fabricshm_cuda_available() != FABRICSHM_EUNSUPPORTED) return failed(3);
+    if (is_cpu && fabricshm_barrier_on_stream(group, &rank) != FABRICSHM_EINVAL) return failed(4);
+    constexpr std::uint64_t kEach = 700;  // more than half of a stage holds, of most types
+    constexpr std::size_t kRoom = kEach * 16;
+    std::vector<std::byte> heap(2 * kRoom);
+    // CPUs' buffers are in the heap and, where ranks are on the device, in the arena.
+    auto* memory =
+        is_cpu ? heap.data() : static_cast<std::byte*>(fabricshm_alloc(job.arena, 2 * kRoom));
+    if (memory == nullptr) return failed(5);
+    std::byte* output = memory + kRoom;
+    for (int t = 0; t < kernels::kDTypeCount; ++t) {
+        const auto type = static_cast<kernels::DType>(t);
+        const auto dtype = static_cast<fabricshm_dtype>(t);
+        const auto op = static_cast<fabricshm_op>(apart::op_of(type));
+        apart::give_all(type, memory, rank, 0, kEach);
+        if (fabricshm_allreduce_on_stream(group, memory, output, kEach, dtype, op, nullptr) != 0 ||
+            fabricshm_cuda_wait(group, nullptr, kTimeoutMs) != 0) {
+            return failed(6);
+        }
+        if (apart::wrong(type, output, kEach, [&](std::byte* at, std::uint64_t i) {
+                apart::combine(type, at, world, i);
+            }) != 0) {
+            return failed(7);
+        }
+        if (fabricshm_broadcast_on_stream(group, memory, kEach, dtype, 0, nullptr) != 0 ||
+            fabricshm_cuda_wait(group, nullptr, kTimeoutMs) != 0) {
+            return failed(8);
+        }
+        if (apart::wrong(type, memory, kEach, [&](std::byte* at, std::uint64_t i) {
+                apart::give(type, at, 0, i);
+            }) != 0) {
+            return failed(9);
+        }
+    }
+    return fabricshm_cuda_leave(group) == 0 ? 0 : failed(10);
+}
+
+// Rank 0, and rank 1 that is killed: one of them without a driver.
+int outlive_mixed(const std::string& socket, int rank, bool is_cpu, Gate& joined) {
+    const Job job(socket, kArenaBytes);
+    if (!job.ok) return 1;
+    fabricshm_group* group = join(job, rank, 2);
+    if (group == nullptr) return 2;
+    if (const int code = join_on(is_cpu, job, group); code != 0) {
+        joined.open();
+        return code;
+    }
+    if (rank == 1) {
+        joined.open();
+        for (;;) ::pause();
+    }
+    // A CPU's rank waits in the operation, and hears of the death there.
+    int code = is_cpu ? fabricshm_barrier_on_stream(group, nullptr) : 0;
+    for (int tries = 0; !is_cpu && code == 0 && tries < 10'000'000; ++tries) {
+        code = fabricshm_cuda_status(group);
+    }
+    if (code != FABRICSHM_EPEER || fabricshm_error_rank() != 1) return failed(4);
+    code = fabricshm_barrier_on_stream(group, nullptr);
+    return code == FABRICSHM_EPEER && fabricshm_error_rank() == 1 ? 0 : failed(5);
+}
+
 }  // namespace
 
 TEST_SUITE("multiproc.client.cuda") {
@@ -188,6 +281,31 @@ TEST_SUITE("multiproc.client.cuda") {
         killed.open();
         const int code = survivor.wait();
         CHECK((code == 0 || code == kNoKernels));
+    }
+
+    TEST_CASE("processes without a driver take part, and all types have the same bits") {
+        const Daemon daemon;
+        for (const int world : {1, 2, 4}) {
+            const auto codes = run_children(
+                world, [&](int rank) -> int { return run_mixed(daemon.socket(), rank, world); });
+            for (const int code : codes) CHECK(code == 0);
+        }
+    }
+
+    TEST_CASE("a rank hears of the death of a peer that is of the other kind") {
+        for (const bool first : {true, false}) {
+            const bool victim_is_cpu = first || !has_kernels();
+            const bool survivor_is_cpu = !first || !has_kernels();
+            const Daemon daemon;
+            Gate joined;
+            Child victim([&] { return outlive_mixed(daemon.socket(), 1, victim_is_cpu, joined); });
+            Child survivor(
+                [&] { return outlive_mixed(daemon.socket(), 0, survivor_is_cpu, joined); });
+            CHECK(joined.wait());
+            victim.kill();  // and waits for its end
+            const int code = survivor.wait();
+            CHECK(code == 0);
+        }
     }
 
     TEST_CASE("without a driver all functions say so, and everything else works") {

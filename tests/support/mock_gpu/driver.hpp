@@ -24,8 +24,17 @@ inline constexpr Status kCaptureInvalidated = 901;
 inline constexpr Status kCaptureImplicit = 906;
 inline constexpr int kPointerDevicePointer = 3;  // what cuPointerGetAttribute is asked for
 
+/// A kernel that was looked up by name, and its argument as it was when it was captured.
+struct NamedLaunch {
+    Handle function = nullptr;
+    unsigned int blocks = 0;
+    unsigned int threads = 0;
+    std::vector<std::byte> argument;
+};
+
 struct Node {
     int type = 0;
+    NamedLaunch named;  // a kernel node that was captured, of such a kernel
     KernelNode kernel{};
     MemAllocNode alloc{};
     struct Graph* child = nullptr;
@@ -39,6 +48,7 @@ struct Executable {
     std::uint64_t bytes = 0;
     std::uint64_t threads = 0;
     int device = 0;
+    std::vector<NamedLaunch> named;  // one after the other
 };
 
 struct Context {
@@ -98,6 +108,9 @@ Pointer new_address(std::uint64_t bytes);
 bool reaches_host(Pointer address, Pointer& device);
 Status record_launch(Handle function, unsigned int blocks, unsigned int threads, Handle stream,
                      void** parameters);
+/// What of a launch is captured; nothing of a kernel that was not looked up by name.
+NamedLaunch named_launch(Handle function, unsigned int blocks, unsigned int threads,
+                         void** parameters);
 void name_function(Handle function, const char* name);
 /// Device memory that can be read here, for HostState::real_memory; of other memory: false,
 /// nothing.

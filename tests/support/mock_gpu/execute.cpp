@@ -53,4 +53,10 @@ void execute_kernel(const char* kernel, unsigned int, const void* argument) {
     }
 }
 
+std::size_t argument_size(const char* kernel) {
+    if (std::strcmp(kernel, device::kCopyKernel) == 0) return sizeof(device::CopyArgs);
+    if (std::strcmp(kernel, device::kCollectiveKernel) == 0) return sizeof(device::CollectiveArgs);
+    return sizeof(device::StepArgs);
+}
+
 }  // namespace mock_gpu

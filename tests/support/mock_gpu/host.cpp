@@ -84,6 +84,11 @@ Status record_launch(Handle function, unsigned int blocks, unsigned int threads,
         const Lock lock(driver().mutex);
         const auto found = functions().find(function);
         if (found == functions().end()) return kSuccess;  // not one that was looked up by name
+        if (driver().capturing.count(stream) > 0) return kSuccess;  // done when it is replayed
+        if (stream == nullptr && !driver().capturing.empty()) {
+            driver().is_capture_broken = true;  // the legacy stream would wait for the captured one
+            return kCaptureImplicit;
+        }
         if (state.launch_status != kSuccess) return state.launch_status;
         launch.kernel = found->second;
         launch.blocks = blocks;
@@ -101,7 +106,21 @@ Status record_launch(Handle function, unsigned int blocks, unsigned int threads,
     return kSuccess;
 }
 
+NamedLaunch named_launch(Handle function, unsigned int blocks, unsigned int threads,
+                         void** parameters) {
+    const Lock lock(driver().mutex);
+    const auto found = functions().find(function);
+    if (found == functions().end()) return {};
+    NamedLaunch launch{function, blocks, threads, {}};
+    if (const auto size = mock_gpu_host()->argument_size; size != nullptr) {
+        const auto* bytes = static_cast<const std::byte*>(parameters[0]);
+        launch.argument.assign(bytes, bytes + size(found->second.c_str()));
+    }
+    return launch;
+}
+
 Status take_real(Pointer* out, std::size_t bytes) {
+    if (!may_do_unsafe()) return kCaptureUnsupported;
     void* made = nullptr;
     const Status status = cuMemHostAlloc(&made, bytes, 0);
     *out = reinterpret_cast<Pointer>(made);
@@ -132,6 +151,9 @@ void name_function(Handle function, const char* name) {
 MOCK_EXPORT Status cuGetErrorName(Status status, const char** name) {
     if (status == kOutOfMemory) return *name = "CUDA_ERROR_OUT_OF_MEMORY", kSuccess;
     if (status == 801) return *name = "CUDA_ERROR_NOT_SUPPORTED", kSuccess;
+    if (status == 900) return *name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", kSuccess;
+    if (status == 901) return *name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", kSuccess;
+    if (status == 906) return *name = "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", kSuccess;
     return kInvalidValue;
 }
 MOCK_EXPORT Status cuCtxPushCurrent_v2(Handle context) {
@@ -198,6 +220,11 @@ MOCK_EXPORT Status cuModuleUnload(Handle) {
     --mock_gpu_host()->modules;
     return kSuccess;
 }
-MOCK_EXPORT Status cuStreamQuery(Handle) {
+MOCK_EXPORT Status cuStreamQuery(Handle stream) {
+    const Lock lock(driver().mutex);
+    if (driver().capturing.count(stream) > 0) {
+        driver().is_capture_broken = true;
+        return kCaptureUnsupported;
+    }
     return mock_gpu_host()->stream_status;
 }

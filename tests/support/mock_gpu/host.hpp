@@ -41,12 +41,15 @@ struct HostState {
     std::size_t argument_bytes = 0;  // that are copied of a kernel's argument
     // Does a launch's work; nullptr: none is done. Called in the launch, with its argument.
     void (*execute)(const char* kernel, unsigned int blocks, const void* argument) = nullptr;
+    // Bytes of a kernel's argument, which a captured launch copies as a driver does; nullptr: what
+    // is captured has no argument, and does nothing when it is replayed.
+    std::size_t (*argument_size)(const char* kernel) = nullptr;
 
     // ---- what was done ----
     std::map<void*, std::size_t> registered;
-    std::vector<unsigned int> flags;  // of each registration
-    std::vector<void*> unregistered;  // in this order
-    std::vector<Launch> launches;
+    std::vector<unsigned int> flags;        // of each registration
+    std::vector<void*> unregistered;        // in this order
+    std::vector<Launch> launches;           // and those of replayed graphs, when they are done
     std::map<Pointer, std::size_t> pinned;  // and device memory that can be read
     int modules = 0;                        // loaded and not unloaded
     int contexts = 0;                       // pushed and not popped

@@ -84,7 +84,8 @@ void end_context(Context& context) {
     if (t_current == &context) t_current = nullptr;
 }
 
-Status launch(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream) {
+Status launch(const unsigned int (&grid)[3], const unsigned int (&block)[3], Handle stream,
+              NamedLaunch named = {}) {
     if (grid[0] > 0x7fffffff) return kInvalidValue;
     {
         const Lock lock(driver().mutex);
@@ -93,6 +94,7 @@ Status launch(const unsigned int (&grid)[3], const unsigned int (&block)[3], Han
             node->type = kKernelNode;
             std::copy(grid, grid + 3, node->kernel.grid);
             std::copy(block, block + 3, node->kernel.block);
+            node->named = std::move(named);
             graph->second->nodes.push_back(std::move(node));
             return kSuccess;
         }
@@ -105,6 +107,7 @@ void add_up(const Graph& graph, Executable& sum) {
     for (const auto& node : graph.nodes) {
         if (node->type == kKernelNode) {
             sum.threads += threads_of(node->kernel.grid, node->kernel.block);
+            if (node->named.function != nullptr) sum.named.push_back(node->named);
         } else if (node->type == kMemAllocNode) {
             sum.bytes += taken_by(node->alloc.bytes);
         } else if (node->child != nullptr) {
@@ -241,7 +244,7 @@ MOCK_EXPORT Status cuLaunchKernel(Handle function, unsigned int b, unsigned int 
                                   Handle stream, void** parameters, void**) {
     const Status recorded = record_launch(function, b, e, stream, parameters);
     if (recorded != kSuccess) return recorded;
-    return launch({b, c, d}, {e, f, g}, stream);
+    return launch({b, c, d}, {e, f, g}, stream, named_launch(function, b, e, parameters));
 }
 MOCK_EXPORT Status cuLaunchKernel_ptsz(Handle a, unsigned int b, unsigned int c, unsigned int d,
                                        unsigned int e, unsigned int f, unsigned int g,
@@ -366,7 +369,15 @@ MOCK_EXPORT Status cuGraphExecUpdate_v2(Handle executable, Handle graph, void*) 
     static_cast<Executable*>(executable)->threads = fresh.threads;
     return kSuccess;
 }
-MOCK_EXPORT Status cuGraphLaunch(Handle executable, Handle) {
+MOCK_EXPORT Status cuGraphLaunch(Handle executable, Handle stream) {
+    for (const NamedLaunch& one : static_cast<Executable*>(executable)->named) {
+        // The driver only reads it.
+        void* parameters[] = {const_cast<std::byte*>(one.argument.data())};
+        if (one.argument.empty()) continue;
+        const Status done =
+            record_launch(one.function, one.blocks, one.threads, stream, parameters);
+        if (done != kSuccess) return done;
+    }
     run(static_cast<Executable*>(executable)->threads);
     return kSuccess;
 }

@@ -11,115 +11,13 @@
 
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/cuda/device_group.hpp"
-#include "tests/support/mock_gpu/execute.hpp"
-#include "tests/support/mock_gpu/mock_driver.hpp"
+#include "tests/support/mock_gpu/stream_ranks.hpp"
 
 using namespace fabricshm;
+using namespace mock_gpu;
 using kernels::cuda::CollectiveKind;
 
 namespace {
-
-constexpr Bytes kArenaBytes = 2 << 20;
-constexpr Bytes kStagesAt = 64 * kKiB;
-constexpr Bytes kStageBytes = 8 * kKiB;  // small, so that operations are cut
-constexpr Bytes kBuffersAt = 256 * kKiB;
-constexpr Bytes kPerRank = 128 * kKiB;
-const char kImage[] = "code";
-
-enum class Where { kPool, kDevice };
-
-// World ranks in one arena. `work(rank, group, memory)` runs in a thread for each; memory is the
-// rank's own, in the arena or on the device.
-struct Ranks {
-    explicit Ranks(int count, Duration timeout = std::chrono::seconds(60))
-        : world(count), memory(kArenaBytes + 4096), deaths(static_cast<std::size_t>(count)) {
-        host.real_memory = true;
-        host.execute = mock_gpu::execute_kernel;
-        base = reinterpret_cast<std::byte*>(
-            round_up(reinterpret_cast<std::uintptr_t>(memory.data()), 4096));
-        auto context =
-            gpu::DeviceContext::open(mock_gpu::mock_driver(), 0, {kImage, kImage}).value();
-        arena = gpu::DeviceArena::make(context, base, kArenaBytes).value();
-        gpu::format_device_group(base, world, 1);
-        for (int rank = 0; rank < world; ++rank) {
-            gpu::DevicePlace place;
-            place.rank = rank;
-            place.world = world;
-            place.stage = kStagesAt + static_cast<Bytes>(rank) * kStageBytes;
-            place.stage_bytes = kStageBytes;
-            place.ranks_here = world;
-            place.timeout = timeout;
-            auto check = [this, rank]() -> Result<void> {
-                const int dead = deaths[static_cast<std::size_t>(rank)].load();
-                return dead < 0 ? Result<void>() : Error{Errc::kPeer, dead, "died"};
-            };
-            deaths[static_cast<std::size_t>(rank)] = -1;
-            groups.push_back(gpu::DeviceGroup::make(arena, place, check).value());
-            gpu::Pointer own = 0;
-            const gpu::CurrentContext current(mock_gpu::mock_driver(), context->context());
-            REQUIRE(mock_gpu::mock_driver().alloc(&own, kPerRank) == 0);
-            device_memory.push_back(own);
-        }
-    }
-    ~Ranks() {
-        groups.clear();
-        for (const gpu::Pointer own : device_memory) mock_gpu::mock_driver().free(own);
-    }
-
-    std::byte* own(int rank, Where where) const {
-        const auto index = static_cast<std::size_t>(rank);
-        return where == Where::kPool ? base + kBuffersAt + index * kPerRank
-                                     : reinterpret_cast<std::byte*>(device_memory[index]);
-    }
-
-    template <typename Work>
-    void run(const Work& work) {
-        std::vector<std::thread> threads;
-        for (int rank = 0; rank < world; ++rank) {
-            threads.emplace_back(
-                [&, rank] { work(rank, *groups[static_cast<std::size_t>(rank)]); });
-        }
-        for (std::thread& thread : threads) thread.join();
-    }
-
-    const int world;
-    mock_gpu::HostState& host = mock_gpu::fresh_host();
-    std::vector<std::byte> memory;
-    std::byte* base = nullptr;
-    std::shared_ptr<gpu::DeviceArena> arena;
-    std::vector<std::atomic<int>> deaths;  // by rank: which it has heard of; -1: none
-    std::vector<std::unique_ptr<gpu::DeviceGroup>> groups;
-    std::vector<gpu::Pointer> device_memory;
-};
-
-// Small whole numbers: sums are exact in every order.
-float value_of(int rank, std::uint64_t i) {
-    return static_cast<float>((static_cast<std::uint64_t>(rank) * 31 + i * 7) % 101) - 50;
-}
-
-void fill(std::byte* memory, int rank, std::uint64_t count) {
-    auto* values = reinterpret_cast<float*>(memory);
-    for (std::uint64_t i = 0; i < count; ++i) values[i] = value_of(rank, i);
-}
-
-bool is_sum(const std::byte* memory, int world, std::uint64_t first, std::uint64_t count) {
-    const auto* values = reinterpret_cast<const float*>(memory);
-    for (std::uint64_t i = 0; i < count; ++i) {
-        float sum = 0;
-        for (int rank = 0; rank < world; ++rank) sum += value_of(rank, first + i);
-        if (values[i] != sum) return false;
-    }
-    return true;
-}
-
-gpu::DeviceCall call_of(CollectiveKind kind, const void* input, void* output, std::uint64_t count) {
-    gpu::DeviceCall call;
-    call.kind = kind;
-    call.input = input;
-    call.output = output;
-    call.count = count;
-    return call;
-}
 
 // Some ranks have their buffers in the pool and some on the device.
 Where mixed(int rank) {
