@@ -234,6 +234,18 @@ void refresh_job(JobFolder& folder, const std::string& number, std::int64_t begu
     note_state(folder, edge.value_or(unknown), asked_ms);
 }
 
+// What Slurm does not do of a job file that is right: the same file runs without Slurm, too.
+void say_left_out(const JobSpec& spec) {
+    const auto say = [](bool is_asked, const char* what) {
+        if (is_asked) std::fprintf(stderr, "fabricctl: %s, it is left out\n", what);
+    };
+    say(spec.priority > 0, "priority: Slurm lets users step back only");
+    say(spec.min_ranks != 0 && spec.min_ranks < spec.ranks(),
+        "min_ranks: a job of Slurm starts again as a whole");
+    say(spec.device_fault == JobDeviceFault::kMove,
+        "device_fault = \"move\": a job of Slurm stays on its nodes");
+}
+
 }  // namespace
 
 CtlExit show_slurm_check(const CtlOptions& options) {
@@ -244,6 +256,7 @@ CtlExit show_slurm_check(const CtlOptions& options) {
     if (const auto bad = find_behind(job.spec, jobs_dir(), context.behind)) {
         return fail_job(CtlExit::kUsage, *bad);
     }
+    say_left_out(job.spec);
     const auto words = sbatch_words(job.spec, context);
     const std::string script = slurm_script(job.spec, context);
     if (options.json) {
@@ -270,10 +283,7 @@ CtlExit submit_slurm_job(const CtlOptions& options) {
         return fail_job(CtlExit::kUsage,
                         "sbatch replaces % and \\ in paths: " + jobs + ", " + context.directory);
     }
-    if (job.spec.priority > 0) {
-        std::fprintf(stderr,
-                     "fabricctl: priority: Slurm lets users step back only, it is left out\n");
-    }
+    say_left_out(job.spec);
     const JobEdge queued{unix_ms_now(), JobPhase::kQueued, JobOutcome::kNone, 0,
                          "submitted to Slurm"};
     auto folder = JobFolder::create(jobs, {{"job.toml", job.text},

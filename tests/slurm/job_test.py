@@ -200,14 +200,21 @@ class Jobs(unittest.TestCase):
 
     def test_check_starts_nothing_and_a_host_without_slurm_says_so(self):
         path = self.file("dry")
+        before = len(list(JOBS.iterdir())) if JOBS.exists() else 0
         text = self.ctl("check", "--slurm", path, "--devices", DEVICE_FILE).stdout
         self.assertIn(" --gres=npu:1 --constraint=b ", text)
         self.assertRegex(text, r"2 +1 +npu +slurm-1\.0 +npu0 +60\.0 % +compute")
         self.assertIn("--devices FILE", self.ctl("check", "--slurm", path, check=2).stderr)
-        before = len(list(JOBS.iterdir())) if JOBS.exists() else 0
         self.assertEqual(before, len(list(JOBS.iterdir())) if JOBS.exists() else 0)
         done = self.ctl("submit", "--slurm", path, "--devices", DEVICE_FILE, check=1, PATH="/nonexistent")
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+    def test_check_names_what_slurm_leaves_out(self):
+        self.assertEqual(self.ctl("check", "--slurm", self.file("all"), "--devices", DEVICE_FILE).stderr, "")
+        path = self.file("less", (), "priority = 5", "min_ranks = 2", "max_restarts = 1", 'device_fault = "move"')
+        said = self.ctl("check", "--slurm", path, "--devices", DEVICE_FILE).stderr.splitlines()
+        self.assertEqual([line.split(":")[1] for line in said], [" priority", " min_ranks", ' device_fault = "move"'])
+        self.assertTrue(all(line.endswith(", it is left out") for line in said), said)
 
 
 def main():

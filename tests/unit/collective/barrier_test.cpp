@@ -56,8 +56,8 @@ struct OtherKernel final : VisibilityPolicy {
     bool slept = false;
 };
 
-// The waiter waits for rank 1. At one of the looks whether rank 2 lives, rank 2 raises its clock and
-// leaves; rank 1 comes three looks later.
+// The waiter waits for rank 1. At one of the looks whether rank 2 lives, rank 2 raises its clock
+// and leaves; rank 1 comes three looks later.
 struct PassesThrough final : VisibilityPolicy {
     void publish(const Access&) noexcept override {}
     void acquire(const Access& access) noexcept override {
