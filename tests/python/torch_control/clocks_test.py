@@ -144,7 +144,8 @@ class Spans(unittest.TestCase):
 
 class Groups(unittest.TestCase):
     def test_words_go_to_the_device_where_the_group_takes_none_of_the_host(self):
-        for backend, expected in (("nccl", CUDA), ("gloo", CPU), ("cpu:fabricshm,cuda:nccl", CPU)):
+        for backend, expected in (("nccl", CUDA), ("cuda:nccl", CUDA), ("gloo", CPU),
+                                  ("cpu:fabricshm,cuda:nccl", CPU)):  # fmt: skip
             with mock.patch.object(dist, "get_backend", lambda _, name=backend: name):
                 self.assertEqual(words_device(object(), CUDA), expected)
 

@@ -52,7 +52,7 @@ def _unwrapped(group):
 def words_device(group, device):
     """Where small tensors of the host have to be for collectives of `group`, whose model is on
     `device`: NCCL by itself takes none of the host."""
-    return device if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    return device if dist.get_backend(group) in ("nccl", "cuda:nccl") else torch.device("cpu")
 
 
 def open_session(group=None):
