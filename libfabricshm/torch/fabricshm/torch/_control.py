@@ -1,18 +1,20 @@
 """Control: the trainer's side of fabricd's control loop."""
 
+import collections
 import math
-import time
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ._averaging import LossTrend, state_tensors, weighted_mean
+from ._clocks import HostClock, Span, clock_for
 from ._gradients import GradientMerge
-from ._session import open_session
+from ._session import open_session, words_device
 from ._shares import largest_remainder, valid_shares
 
 HOLD_STEPS = 100  # after a worsened loss, replicas do not part again before so many steps
+LATE_STEPS = 2  # that wait for their device before they are reported; the oldest is waited for then
 
 
 class Control:
@@ -57,7 +59,12 @@ class Control:
         self._max_interval, self._group = max_interval, group
         self._session = open_session(group) if session is None else session
         self._world = sampler.num_replicas
-        self._merge = GradientMerge(self._gradient_weight, group)
+        parameters = list(model.parameters())
+        self._clock = clock_for(parameters)
+        self._late = collections.deque()  # steps to be reported: figures, Span
+        device = next((p.device for p in parameters), torch.device("cpu"))
+        self._words_device = words_device(group, device)
+        self._merge = GradientMerge(self._gradient_weight, group, self._clock)
         self._trend = LossTrend()
         self.sync_interval = 1
         self.serial = 0  # of the directives in force
@@ -68,7 +75,7 @@ class Control:
         self._losses = [0.0, 0]  # since the last reading: sum over samples, samples
         if isinstance(model, DistributedDataParallel):
             model.register_comm_hook(self._merge, GradientMerge.hook)
-        self._began = time.monotonic_ns()
+        self._began = self._clock.mark()
         self._begin_step()
 
     @property
@@ -107,19 +114,27 @@ class Control:
         """After optimizer.step(), on every rank. `loss` is this rank's, as its criterion gave it.
 
         compute_s: seconds that this rank computed, from a trainer that measures them where they
-        are spent, as with the events of a GPU. Without it the host's clock is read, and a host that
-        only hands work to a device takes the device's waiting for computing.
+        are spent. Without it, Control measures: by events on the current stream when the parameters
+        were on one CUDA device as it was made, else by the host's clock. Steps that a device has not
+        done yet are reported later, up to LATE_STEPS; those at the end of training may not be.
         """
         if compute_s is not None and not 0 <= compute_s < math.inf:
             raise ValueError(f"compute_s is {compute_s}; expected seconds")
+        ended = self._clock.mark()  # before the loss is read, and replicas are averaged
         samples = self._sampler.step_counts[self._sampler.rank]
         value = self._note_loss(loss, samples)
         meets = self._average_when_due(samples)
         self.steps += 1
-        self._report(samples, value, compute_s)
+        span = Span(self._clock, self._began, ended, self._merge.asked_at, self._merge.merged_at)
+        if compute_s is not None:
+            span = Span(HostClock(), 0, round(compute_s * 1e9))
+        self._began = self._clock.mark()
+        self._report(samples, value, span)
         self._sampler.advance()
         if meets:
             self._look()
+        if self._clock.on_device:
+            self._began = self._clock.mark()  # while the host waits for the others, the device has no work
         self._begin_step()
 
     # ---- one step ----
@@ -148,20 +163,19 @@ class Control:
         self._losses[1] += samples
         return value
 
-    def _report(self, samples, loss, compute_s):
-        now = time.monotonic_ns()
+    def _report(self, samples, loss, span):
         norms = (math.nan, math.nan)
         if self._merge.measures:
             norms = (self._own_norm(), self._merged_norm())
-        compute_ns = now - self._began - self._merge.exposed_ns() - self._averaging_ns
-        if compute_s is not None:
-            compute_ns = round(compute_s * 1e9)
         # The daemon moves work units between ranks that have some.
         queue = -(-samples // self._sampler.unit) if self._sampler.unit > 1 else 0
-        self._session.report(
-            samples=samples, loss=loss, gradient_norm=norms[0], mean_gradient_norm=norms[1],
-            compute_ns=max(compute_ns, 0), queue=queue)
-        self._began = now
+        figures = {"samples": samples, "loss": loss, "gradient_norm": norms[0],
+                   "mean_gradient_norm": norms[1], "queue": queue}  # fmt: skip
+        self._late.append((figures, span))
+        # A host that waited for its device in each step would leave it without work.
+        while self._late and (self._late[0][1].is_over() or len(self._late) > LATE_STEPS):
+            figures, span = self._late.popleft()
+            self._session.report(compute_ns=span.compute_ns(), **figures)
 
     def _own_norm(self):
         """Of the mean gradient over this rank's samples; NaN without any."""
@@ -182,27 +196,29 @@ class Control:
 
     def _average_when_due(self, samples):
         """Whether the ranks merge after this step."""
-        self._averaging_ns = 0
         if self.sync_interval == 1:
             return (self.steps + 1) % self._every == 0
         self._apart[0] += 1
         self._apart[1] += samples
         if self._apart[0] < self.sync_interval:
             return False
-        began = time.monotonic_ns()
         self._average()
-        self._averaging_ns = time.monotonic_ns() - began
         return True
 
     def _average(self):
-        total = torch.tensor([float(self._apart[1])], dtype=torch.float64)
-        dist.all_reduce(total, group=self._group)
-        weight = self._apart[1] / total.item()
+        total = self._sum(torch.tensor([float(self._apart[1])], dtype=torch.float64))[0]
+        weight = self._apart[1] / total
         module = self._model
         if isinstance(module, DistributedDataParallel):
             module = module.module
         weighted_mean(state_tensors(module, self._optimizer), weight, self._group)
         self._apart = [0, 0]
+
+    def _sum(self, words):
+        """Of a small tensor over the ranks, as a list."""
+        words = words.to(self._words_device)
+        dist.all_reduce(words, group=self._group)
+        return words.tolist()
 
     def _set_interval(self, interval):
         if isinstance(self._model, DistributedDataParallel):
@@ -230,8 +246,7 @@ class Control:
         told[2 + 2 * world + rank] = self._sampler.drawn
         told[-2], told[-1] = self._losses
         self._losses = [0.0, 0]
-        dist.all_reduce(told, group=self._group)
-        values = told.tolist()
+        values = self._sum(told)
         drawn = int(max(values[2 + 2 * world : 2 + 3 * world]))
         self._follow(values[: 2 + 2 * world], drawn)
         self._guard(values[-2], values[-1])

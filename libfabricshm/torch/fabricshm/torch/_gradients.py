@@ -1,21 +1,23 @@
 """Merging gradients of ranks with uneven shares: g = sum of b_i * g_i, the whole batch's gradient."""
 
-import time
-
 import torch
 import torch.distributed as dist
+
+from ._clocks import HostClock
 
 
 class GradientMerge:
     """Weights this rank's gradients and sums them over the ranks.
 
-    `weight_of_step` is asked once per step, when the first gradients are there. Used by the thread
+    `weight_of_step` is asked once per step, when the first gradients are there. `clock` makes the
+    marks (_clocks.py). Used by the thread
     that computes and, for completions, by the one that runs the collectives; never by both at once.
     """
 
-    def __init__(self, weight_of_step, group=None):
+    def __init__(self, weight_of_step, group=None, clock=None):
         self._weight_of_step = weight_of_step
         self._group = group
+        self._clock = HostClock() if clock is None else clock
         self.begin(apart=False, measures=False)
 
     def begin(self, apart, measures):
@@ -25,12 +27,6 @@ class GradientMerge:
         self.squares = 0.0  # of this rank's own gradient
         self.asked_at = None  # when the last gradient of this rank was there
         self.merged_at = None  # when the merged one was
-
-    def exposed_ns(self):
-        """Time between the two, in which this rank could compute nothing; 0 without a merge."""
-        if self.asked_at is None or self.merged_at is None:
-            return 0
-        return max(self.merged_at - self.asked_at, 0)
 
     def weigh(self, flat):
         """Turns this rank's gradients into its part of the sum."""
@@ -48,7 +44,7 @@ class GradientMerge:
         """As DistributedDataParallel calls a communication hook, for each bucket."""
         flat = self.weigh(bucket.buffer())
         if bucket.is_last():
-            self.asked_at = time.monotonic_ns()
+            self.asked_at = self._clock.mark()
         if self.apart:
             done = torch.futures.Future()
             done.set_result(flat)
@@ -58,7 +54,8 @@ class GradientMerge:
 
     def _merged(self, future):
         value = future.value()[0]
-        self.merged_at = time.monotonic_ns()  # of the last bucket, for they come in order
+        # Of the last bucket, for they come in order. On a device: the stream of a callback waits for the merge.
+        self.merged_at = self._clock.mark()
         return value
 
     def merge(self, parameters):
@@ -68,11 +65,11 @@ class GradientMerge:
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self.asked_at = time.monotonic_ns()
+        self.asked_at = self._clock.mark()
         flat = self.weigh(torch.cat([p.grad.reshape(-1) for p in parameters]))
         if not self.apart:
             dist.all_reduce(flat, group=self._group)
-        self.merged_at = time.monotonic_ns()
+        self.merged_at = self._clock.mark()
         offset = 0
         for parameter in parameters:
             part = flat[offset : offset + parameter.numel()]

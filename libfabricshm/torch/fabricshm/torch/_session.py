@@ -49,10 +49,17 @@ def _unwrapped(group):
     return getattr(group, "wrapped_pg", group)
 
 
+def words_device(group, device):
+    """Where small tensors of the host have to be for collectives of `group`, whose model is on
+    `device`: NCCL by itself takes none of the host."""
+    return device if dist.get_backend(group) in ("nccl", "cuda:nccl") else torch.device("cpu")
+
+
 def open_session(group=None):
-    """The session of `group` (None: the default one) when it is the fabric's."""
+    """The session of `group` (None: the default one) when it is the fabric's, for the host's tensors
+    at least ("cpu:fabricshm,cuda:nccl")."""
     group = dist.distributed_c10d._get_default_group() if group is None else group
-    if dist.get_backend(group) != "fabricshm":
+    if "fabricshm" not in str(dist.get_backend(group)):
         return NoSession()
     from . import _backend
 
