@@ -338,7 +338,7 @@ def show(title, rounds):
         values = [one[name] for one in rounds]
         target = next((limit for key, limit in TARGETS_MS.items() if name == key or name.startswith(key + ",")), None)
         verdict = f", aimed at less than {target}{'' if max(values) < target else ': MISSED'}" if target else ""
-        print(f"  {name:28} median {statistics.median(values):8.1f}, most {max(values):8.1f}{verdict}")
+        print(f"  {name:28} median {statistics.median(values):8.1f}, max {max(values):8.1f}{verdict}")
 
 
 def main(arguments=None):
