@@ -12,6 +12,7 @@ import unittest
 from pathlib import Path
 
 CONSUMER = Path(__file__).resolve().parent / "consumer"
+VERSION = re.search(r"^project\(fabricd VERSION ([\d.]+)", (CONSUMER.parents[2] / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
 BUILD = Path(os.environ.get("FABRIC_BUILD_DIR", "build/release")).resolve()
 
 # What a trainer has loaded anyway; anything else could clash with PyTorch's or MPI's copy.
@@ -44,6 +45,7 @@ class Installed(unittest.TestCase):
         run("cmake", "--build", build)
         for program in ("consumer_c", "consumer_cpp"):
             self.assertIn("/nonexistent/attach.sock", run(build / program))
+        self.assertTrue(run(build / "consumer_c").startswith(f"{VERSION}: "))
 
     def test_find_package_needs_no_cpp_compiler(self):
         (self.folder / "c_only").mkdir()
@@ -66,7 +68,7 @@ class Installed(unittest.TestCase):
         pc_folder = next(self.prefix.rglob("fabricshm.pc")).parent
         environment = dict(os.environ, PKG_CONFIG_PATH=str(pc_folder))
         flags = run("pkg-config", "--cflags", "--libs", "fabricshm", env=environment).split()
-        self.assertEqual(run("pkg-config", "--modversion", "fabricshm", env=environment), "0.1.0\n")
+        self.assertEqual(run("pkg-config", "--modversion", "fabricshm", env=environment), f"{VERSION}\n")
         program = self.folder / "pkg"
         run("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", CONSUMER / "main.c", *flags,
             "-o", program)
@@ -93,7 +95,7 @@ class Installed(unittest.TestCase):
         dynamic = run("readelf", "-d", self.library)
         needed = re.findall(r"NEEDED.*\[(.*?)\]", dynamic)
         self.assertEqual([name for name in needed if not LIGHT.match(name)], [])
-        self.assertIn("[libfabricshm.so.0.1]", dynamic)
+        self.assertIn(f"[libfabricshm.so.{VERSION.rpartition('.')[0]}]", dynamic)
         self.assertNotRegex(dynamic, "RPATH|RUNPATH")
 
 
@@ -110,7 +112,7 @@ class Everything(unittest.TestCase):
 
     def test_the_programs_start(self):
         for program in ("fabricd", "fabricctl"):
-            self.assertEqual(run(self.prefix / "bin" / program, "--version"), f"{program} 0.1.0\n")
+            self.assertEqual(run(self.prefix / "bin" / program, "--version"), f"{program} {VERSION}\n")
         self.assertIn("backend", run(self.prefix / "bin/fabricctl", "discover"))
 
     def test_the_python_package_finds_the_library(self):
@@ -120,7 +122,7 @@ class Everything(unittest.TestCase):
         environment = dict(os.environ, PYTHONPATH=str(packages), PYTHONDONTWRITEBYTECODE="1")
         output = run("/usr/bin/python3", "-c", "import fabricshm; print(fabricshm.__version__)",
                      env=environment)
-        self.assertEqual(output, "0.1.0\n")
+        self.assertEqual(output, f"{VERSION}\n")
 
     def test_every_program_says_its_version(self):
         programs = sorted(path for path in (self.prefix / "bin").iterdir())

@@ -318,6 +318,69 @@ class Paths(Sample):
         self.assert_found("a.py:1")
 
 
+class Versions(Sample):
+    script = "check_versions.py"
+    right = {"CMakeLists.txt": "project(fabricd VERSION 1.2.3 LANGUAGES CXX)\n",
+             "docs/changelog.md": "# Changelog\n\nA line.\n\n## 1.2.3 (in the making)\n\n- A change.\n\n## 1.0.0 (2026-01-02)\n",
+             "docs/man/a.1": '.TH A 1 "2026" "fabricd 1.2.3" "User Commands"\n',
+             "docs/install.md": "The version, `1.2.3~git20261124.1545`, of `libfabricshm1.2`.\n",
+             "docs/api.md": "find_package(fabricshm 1.2 REQUIRED)\n",
+             "packaging/debian/libfabricshm1.2.install": "usr/lib/*/libfabricshm.so.*\n",
+             "packaging/debian/control": "Package: libfabricshm1.2\n",
+             "packaging/kubernetes/a.yaml": "image: registry.example/fabricd:1.2.3\n",
+             "libfabricshm/include/a.h": '/* "1.2.3". Static storage. */\n',
+             "tests/a.cpp": 'CHECK(std::string(version()) == FABRIC_VERSION);\n'}
+
+    def setUp(self):
+        super().setUp()
+        for name, text in self.right.items():
+            self.write(name, text)
+
+    def test_one_version_everywhere_is_clean(self):
+        self.assert_clean()
+
+    def test_another_version_is_found_in_each_file(self):
+        for name, text in self.right.items():
+            if "1.2" in text and name != "CMakeLists.txt":
+                self.write(name, text.replace("1.2", "1.3"))
+                self.assert_found(f"{name}:")
+                self.write(name, text)
+        self.assert_clean()
+
+    def test_a_package_of_another_version_is_found(self):
+        self.write("packaging/debian/libfabricshm1.1.install", "")
+        self.assert_found("libfabricshm1.1.install:0: names version 1.1")
+
+    def test_a_test_that_repeats_the_version_is_found(self):
+        for text in ('CHECK(std::string(version()) == "1.2.3");\n', 'run("--version"), f"{name} 1.2.3"\n'):
+            self.write("tests/a.cpp", text)
+            self.assert_found("tests/a.cpp:1: repeats the version")
+
+    def test_a_changelog_without_a_version_and_a_build_without_one_are_found(self):
+        self.write("docs/changelog.md", "# Changelog\n\n## Soon\n")
+        self.assert_found("its first heading is no version")
+        self.write("CMakeLists.txt", "project(other)\n")
+        self.assert_found("names no version")
+
+    def release(self, *words: str) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-B", str(SCRIPTS / "release"), *words, "--root", str(self.root)],
+                              capture_output=True, text=True, check=False)
+
+    def test_a_release_changes_all_of_it_and_nothing_else(self):
+        self.assertEqual(self.release("1.3.0", "--date", "2026-11-28").returncode, 0)
+        self.assert_clean()
+        for name, text in self.right.items():
+            now = (self.root / name.replace("1.2", "1.3")).read_text()
+            wanted = text.replace("1.2.3", "1.3.0").replace("1.2", "1.3").replace("(in the making)", "(2026-11-28)")
+            self.assertEqual(now, wanted)
+        self.assertFalse((self.root / "packaging/debian/libfabricshm1.2.install").exists())
+
+    def test_a_release_without_a_version_or_a_day_changes_nothing(self):
+        for words in (("1.3",), ("1.3.0", "--date", "soon")):
+            self.assertEqual(self.release(*words).returncode, 2)
+        self.assert_clean()
+
+
 class Format(Sample):
     script = "check_format.py"
 

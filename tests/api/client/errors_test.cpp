@@ -69,7 +69,7 @@ TEST_SUITE("api.client.errors") {
             names.insert(fabricshm_error_name(code));
         }
         CHECK(names.size() == 20);
-        CHECK(std::string(fabricshm_version()) == "0.1.0");
+        CHECK(std::string(fabricshm_version()) == FABRIC_VERSION);
         CHECK(fabricshm_dtype_size(FABRICSHM_BF16) == 2);
         CHECK(fabricshm_dtype_size(static_cast<fabricshm_dtype>(99)) == 0);
     }

@@ -11,7 +11,7 @@ int main(void) {
                                          .timeout_ms = 1000,
                                          .label = "test"};
     fabricshm_session* session = NULL;
-    if (strcmp(fabricshm_version(), "0.1.0") != 0) return 1;
+    if (fabricshm_version()[0] == '\0') return 1;
     if (strcmp(fabricshm_error_name(FABRICSHM_EPEER), "FABRICSHM_EPEER") != 0) return 2;
     if (fabricshm_dtype_size(FABRICSHM_BF16) != 2) return 3;
     if (fabricshm_session_open(&options, &session) != FABRICSHM_EDAEMON) return 4;

@@ -149,6 +149,7 @@ TEST_SUITE("faults.runner") {
         CHECK(none.code == 2);
         CHECK(count(none.error, "action is one of kill, stop") == 1);
         CHECK(run_program({FABRIC_FAULTS_PATH, "--help"}).code == 0);
-        CHECK(run_program({FABRIC_FAULTS_PATH, "--version"}).out == "fabric-faults 0.1.0\n");
+        CHECK(run_program({FABRIC_FAULTS_PATH, "--version"}).out == "fabric-faults " FABRIC_VERSION
+                                                                    "\n");
     }
 }

@@ -13,7 +13,7 @@ namespace {
 Picture sample() {
     Picture picture;
     auto& status = picture.status;
-    status.version = "0.1.0";
+    status.version = FABRIC_VERSION;
     status.pid = 77;
     status.daemon_epoch = 2;
     status.uptime_ms = 90000;
@@ -44,7 +44,7 @@ bool has(const std::string& text, const std::string& part) {
 TEST_SUITE("ctl.views") {
     TEST_CASE("the status says what matters in words") {
         const std::string text = text_view(sample(), View::kStatus);
-        CHECK(has(text, "0.1.0, serving, pid 77, up 90 s, start 2"));
+        CHECK(has(text, FABRIC_VERSION ", serving, pid 77, up 90 s, start 2"));
         CHECK(has(text, "emulates  cxl_box: read 596 ns\n"));
         CHECK(has(text, "256 MiB of 1 GiB (25 %)"));
         CHECK(has(text, "3 (2 not back yet after a restart)"));
