@@ -60,7 +60,7 @@ ErrorMessage take_ascii(std::string& text, const std::string& name) {
     if (other == text.end()) return {};
     const auto line = 1 + std::count(text.begin(), other, '\n');
     return name + ":" + std::to_string(line) +
-           ": a character that is not ASCII; in a name it is written as \\u and four digits";
+           ": a character that is not ASCII; in quotes it is written as \\u and four digits";
 }
 
 }  // namespace fabricd

@@ -7,6 +7,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -54,6 +55,17 @@ std::string job_host_name() {
     return whole.substr(0, whole.find('.'));
 }
 
+/// Next to the admin socket. Where none is there, as $FABRIC_SOCKET says: server.socket may be
+/// anywhere.
+std::string attach_socket_of(const std::string& admin_socket) {
+    std::error_code error;
+    const std::filesystem::path next_to =
+        std::filesystem::absolute(admin_socket, error).parent_path() / "attach.sock";
+    const char* named = std::getenv("FABRIC_SOCKET");
+    if (named == nullptr || std::filesystem::exists(next_to, error)) return next_to;
+    return std::filesystem::absolute(named, error);
+}
+
 /// The pool and the devices that the daemon has now.
 CtlExit ask_daemon(const CtlOptions& options, JobNode& node, std::string& attach_socket) {
     const std::string socket = find_admin_socket(options.socket);
@@ -63,8 +75,7 @@ CtlExit ask_daemon(const CtlOptions& options, JobNode& node, std::string& attach
                                                 " (start it, or --without-daemon for scripts that "
                                                 "don't use the fabric)");
     }
-    std::error_code error;
-    attach_socket = std::filesystem::absolute(socket, error).parent_path() / "attach.sock";
+    attach_socket = attach_socket_of(socket);
     if (!client.ok() && client.error().code == Errc::kDenied) {
         // What the pool has free the daemon says when the ranks ask for it.
         if (!options.job.devices.empty()) return CtlExit::kOk;

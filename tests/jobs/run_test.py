@@ -243,6 +243,17 @@ class WithDaemon(DaemonJobTest):
         common = f"{self.admin.parent}/attach.sock job-{os.getuid()}-1 {24 << 20}"
         self.assertEqual(sorted(done.stdout.splitlines()), [f"[0] {common} cpu0", f"[1] {common} gpu0"])
 
+    def test_where_no_attach_socket_is_next_to_the_admin_socket_the_environment_names_it(self):
+        job = self.job(self.script("echo $FABRIC_SOCKET\n"), ranks=(1,))
+        elsewhere = self.folder / "elsewhere.sock"
+        elsewhere.symlink_to(self.admin)
+        attach = self.admin.parent / "attach.sock"
+        self.environment["FABRIC_SOCKET"] = str(attach)
+        self.assertEqual(self.ctl("run", job, "--socket", elsewhere, check=0).stdout, f"[0] {attach}\n")
+        # One that is next to it is the daemon's that was asked.
+        self.environment["FABRIC_SOCKET"] = str(self.folder / "other.sock")
+        self.assertEqual(self.ctl("run", job, "--socket", self.admin, check=0).stdout, f"[0] {attach}\n")
+
     def test_a_job_that_needs_more_than_is_free_is_refused_before_it_starts(self):
         job = self.job(self.script(""), ranks=(2,), more='pool = "1GiB"\n')
         done = self.ctl("check", job, "--socket", self.admin, check=1)

@@ -138,6 +138,28 @@ class Ranks(WrapCase):
         # Of one rank the order is known with a staleness, too.
         self.compare(path, 1, 1e-6, "--strategy", "parameter-server", "--staleness", "1")
 
+    def test_staleness_multiplies_neither_learning_rates_nor_decay(self):
+        # Gradients that are the same in every step: the order of the ranks does not matter.
+        for optimizer, pull in (("Adam", 1.0), ("AdamW", 1.0), ("AdamW", 0.0), ("SGD", 0.0), ("SGD", 1.0)):
+            with self.subTest(optimizer=optimizer, pull=pull):
+                path = self.script(f"""
+                    import sys, torch
+                    from torch.utils.data import DataLoader, TensorDataset
+                    loader = DataLoader(TensorDataset(torch.ones(80, 1)), batch_size=10)
+                    model = torch.nn.Linear(1, 1, bias=False)
+                    torch.nn.init.constant_(model.weight, 8.0)
+                    optimizer = torch.optim.{optimizer}(model.parameters(), lr=0.001, weight_decay={0.0 if pull else 1.0})
+                    for epoch in range(2):
+                        for (x,) in loader:
+                            optimizer.zero_grad()
+                            ({pull} * model(x).mean()).backward()
+                            optimizer.step()
+                    assert optimizer.param_groups[0]["lr"] == 0.001
+                    torch.save(model.state_dict(), sys.argv[1])
+                """)
+                # Pieces of 4, 3 and 3. Decay in three parts is that in one but for 16 * (lr * decay)^2 / 3.
+                self.compare(path, 3, 2e-4, "--strategy", "parameter-server", "--staleness", "1")
+
     def test_what_cannot_be_cut_is_said_and_computed_whole(self):
         path = self.script("""
             import sys, torch

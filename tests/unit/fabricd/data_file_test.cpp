@@ -238,7 +238,7 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(error_message("at = [\n").rfind("d.toml:", 0) == 0);
         CHECK(error_message(std::string(kImages) + "# \xc3\xa9\n") == "");
         CHECK(error_message(std::string(kImages) + "\xc3\xa9\n") ==
-              "d.toml:4: a character that is not ASCII; in a name it is written as \\u and four "
+              "d.toml:4: a character that is not ASCII; in quotes it is written as \\u and four "
               "digits");
         CHECK(error_message("[[silo]]\nat = \"/a\"\nfrom = \"/d/\\u00e9\"\n") == "");
         // Names that only begin alike are two.

@@ -345,6 +345,7 @@ class Wrapping:
         weight, part, samples = self._weight()
         loss = _loss_of(tensors)
         if self.is_apart:  # each rank goes on by itself
+            self.serving.note(part)
             self.gradients.merge(positions, weight, sums=False)
             self._steps += 1
             return
