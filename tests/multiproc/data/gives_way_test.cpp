@@ -95,6 +95,8 @@ class Readers {
         for (std::size_t i = 0; i < seen_.size(); ++i) {
             threads_.emplace_back([this, i, &scene] { read(scene, i); });
         }
+        // Each has attached: a daemon that is to die later may die at once.
+        while (attached_ < seen_.size()) std::this_thread::yield();
     }
     ~Readers() { stop(); }
     std::uint64_t stop() {
@@ -116,6 +118,7 @@ class Readers {
         Seen& mine = seen_[which];
         std::mt19937 random(static_cast<unsigned>(which));
         DataReader reader(scene.daemon.socket(), scene.socket);
+        ++attached_;
         while (!stopped_) {
             const auto listed = reader.list("/set");
             if (listed.entries.empty()) {
@@ -143,6 +146,7 @@ class Readers {
 
     std::array<Seen, 2> seen_;
     std::atomic<bool> stopped_{false};
+    std::atomic<std::size_t> attached_{0};
     std::vector<std::thread> threads_;
 };
 
