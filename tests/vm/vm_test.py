@@ -166,21 +166,31 @@ UNITS = ["basic.target", "sysinit.target", "shutdown.target", "sockets.target", 
          "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket"]
 
 
-def service(_work: Path) -> Scenario:
-    """systemd as the first process of the machine, and the unit that is shipped."""
+def under_systemd(script: str, programs: list, units: list, modules: list) -> Scenario:
+    """systemd as the first process of the machine, and units that are shipped."""
     needed = [SYSTEMD / "systemd", SYSTEMD / "systemd-journald", *(SYSTEMD / "system" / name for name in UNITS)]
     if missing := [str(path) for path in needed if not path.exists()]:
         raise Unavailable(f"{missing[0]} is not there: package systemd (scripts/setup installs it)")
     if (executor := SYSTEMD / "systemd-executor").exists():  # of later ones: what starts a service
         needed.append(executor)
-    files = [*needed, ROOT / "packaging/fabricd.sysusers", "packaging/fabricd.service"]
-    return Scenario([Guest("service", ["-M", "q35", "-m", "1G", "-smp", "2"])],
-                    FABRICD + ["tests/vm/test_vm_service_client", *map(str, files)], ["autofs4"],
-                    ["systemctl", "journalctl", "systemd-sysusers"])
+    files = [*needed, ROOT / "packaging/fabricd.sysusers", *(f"packaging/{name}.service" for name in ("fabricd", *units))]
+    return Scenario([Guest(script, ["-M", "q35", "-m", "1G", "-smp", "2"])], FABRICD + programs + [str(file) for file in files],
+                    ["autofs4", *modules], ["systemctl", "journalctl", "systemd-sysusers"])
+
+
+def service(_work: Path) -> Scenario:
+    return under_systemd("service", ["tests/vm/test_vm_service_client"], [], [])
+
+
+def units(_work: Path) -> Scenario:
+    """The other shipped units: the metrics' bridge, the dashboard, the data cache and its mount."""
+    programs = ["bridge/fabric-metrics-bridge", "data/program/fabric-data", "data/mount/fabric-mount", "data/mount/fabric-mount-keeper"]
+    return under_systemd("units", [f"fabricd/{name}" for name in programs],
+                         ["fabric-metrics-bridge", "fabric-dashboard", "fabric-data", "fabric-mount@"], ["fuse"])
 
 
 SCENARIOS = {scenario.__name__: scenario
-             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, shared_pool, service, mount)}
+             for scenario in (devdax, numa_node, cxl_type3, poison, two_hosts, shared_pool, service, units, mount)}
 
 
 def run(scenario: Scenario, work: Path, build: Path, kernels: Path) -> bool:

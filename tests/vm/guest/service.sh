@@ -1,9 +1,11 @@
-# systemd as the first process, and the shipped unit under it. What is here makes the system that it
-# starts in; service_cases.sh, which it runs, has the cases. Nothing of the host's own units is taken
-# but the journal and the targets that a service is ordered after.
+# systemd as the first process, and the shipped units under it: `units`, that of fabricd unless the
+# scenario says more. What is here makes the system that they start in; `cases`, a script that it runs, has
+# the cases. Nothing of the host's own units is taken but the journal and the targets that a service is
+# ordered after.
 . /guest/lib_pool.sh
 source=$(cat /guest/source)
-unit=$build/packaging/fabricd.service
+units=${units:-fabricd}
+cases=${cases:-/guest/service_cases.sh}
 
 # Units name their programs by this path, which is the same one on a system.
 [ -e /lib/systemd ] || ln -s /usr/lib/systemd /lib/systemd
@@ -11,12 +13,12 @@ mkdir -p /etc/systemd/system /etc/fabricd /usr/lib/sysusers.d /var/tmp /var/log 
 chmod 1777 /tmp /var/tmp
 echo 'ID=guest' >/etc/os-release
 
-# The unit as it is shipped, and the program where it says: it can't see a home folder, where the
+# The units as they are shipped, and the programs where they say: they can't see a home folder, where the
 # project may be.
-cp "$unit" /etc/systemd/system/fabricd.service
-program=$(sed -n 's/^ExecStart=//p' "$unit")
-mkdir -p "${program%/*}"
-cp "$fabricd" "$program"
+bin=$(sed -n 's/^ExecStart=\(.*\)\/fabricd$/\1/p' "$build/packaging/fabricd.service")
+mkdir -p "$bin"
+for unit in $units; do cp "$build/packaging/$unit.service" /etc/systemd/system/; done
+for program in "$fabricd" ${programs:-}; do cp "$program" "$bin"; done
 cp "$source/packaging/fabricd.sysusers" /usr/lib/sysusers.d/fabricd.conf
 systemd-sysusers || echo "systemd-sysusers failed"
 
@@ -24,7 +26,7 @@ cat >/etc/systemd/system/default.target <<'UNIT'
 [Unit]
 Requires=cases.service
 UNIT
-cat >/etc/systemd/system/cases.service <<'UNIT'
+cat >/etc/systemd/system/cases.service <<UNIT
 [Unit]
 Requires=basic.target systemd-journald.service
 After=basic.target systemd-journald.service
@@ -32,7 +34,7 @@ After=basic.target systemd-journald.service
 Type=oneshot
 TimeoutStartSec=infinity
 Environment=PATH=/bin:/usr/bin:/usr/sbin:/sbin
-ExecStart=/bin/sh /guest/service_cases.sh
+ExecStart=/bin/sh $cases
 StandardInput=null
 StandardOutput=file:/dev/ttyS0
 StandardError=inherit

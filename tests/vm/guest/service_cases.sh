@@ -1,21 +1,13 @@
 # The shipped unit under systemd (service.sh has made the system). Run as a service.
 . /guest/lib.sh
 . /guest/lib_pool.sh
+. /guest/lib_units.sh
 work=/srv/work
 state=/srv/state
 config=/etc/fabricd/fabricd.toml
 drop_in=/run/systemd/system/fabricd.service.d
 
-# By the clock, since to ask systemd takes its time here.
-wait_for() {
-    until=$(($(cut -d. -f1 /proc/uptime) + 40))
-    until "$@" >/dev/null 2>&1; do
-        [ "$(cut -d. -f1 /proc/uptime)" -lt $until ] || { echo "waited in vain for: $*"; return 1; }
-        usleep 100000
-    done
-}
-shows() { systemctl show -p "$1" --value fabricd; }
-is() { [ "$(shows "$1")" = "$2" ] || { echo "$1 is $(shows "$1"), not $2"; return 1; }; }
+shows() { property fabricd "$1"; }
 # since: what the journal has of the unit from here on; its own last entry, since the one after the
 # cursor that matches is skipped. journal_says TEXT
 since() { journalctl --sync; cursor=$(journalctl -q -u fabricd -n 1 --show-cursor | sed -n 's/^-- cursor: //p'); }
@@ -59,8 +51,8 @@ client_ends() {
 config_of '[pool]' 'capacity = "128MiB"' 'huge_pages = "off"'
 
 started() {
-    systemctl start fabricd && is ActiveState active && is StatusText "Serving /run/fabricd/attach.sock" &&
-        is NRestarts 0
+    systemctl start fabricd && is fabricd ActiveState active && is fabricd StatusText "Serving /run/fabricd/attach.sock" &&
+        is fabricd NRestarts 0
 }
 check "the unit starts, and systemd hears when it serves" started
 
@@ -78,7 +70,7 @@ reloaded() {
     pid=$(shows MainPID)
     since
     config_of '[log]' 'level = "debug"' '[pool]' 'capacity = "256MiB"' 'huge_pages = "off"'
-    systemctl reload fabricd && is ActiveState active && is MainPID "$pid" || return 1
+    systemctl reload fabricd && is fabricd ActiveState active && is fabricd MainPID "$pid" || return 1
     journal_says "reloaded: log level debug" && journal_says "waits for a restart: pool.capacity" && works
 }
 check "a reload ends when it is done, and says what waits for a restart" reloaded
@@ -86,14 +78,14 @@ check "a reload ends when it is done, and says what waits for a restart" reloade
 killed() {
     pid=$(shows MainPID)
     kill -KILL "$pid"
-    another_serves "$pid" && is NRestarts 1 && works
+    another_serves "$pid" && is fabricd NRestarts 1 && works
 }
 check "a killed daemon is started again, and its sessions go on" killed
 
 restarted() {
     pid=$(shows MainPID)
     systemctl restart fabricd || return 1
-    another_serves "$pid" && is NRestarts 0 && works
+    another_serves "$pid" && is fabricd NRestarts 0 && works
 }
 check "a restart is one: the sessions go on" restarted
 
@@ -105,16 +97,16 @@ stalled() {
     pid=$(shows MainPID)
     # Longer than the watchdog's time: a daemon that is well is left alone.
     usleep 7000000
-    is MainPID "$pid" && is NRestarts 0 || return 1
+    is fabricd MainPID "$pid" && is fabricd NRestarts 0 || return 1
     since
     kill -STOP "$pid"
-    another_serves "$pid" && journal_says "Watchdog timeout" && is NRestarts 1 && works
+    another_serves "$pid" && journal_says "Watchdog timeout" && is fabricd NRestarts 1 && works
 }
 check "a daemon that stands still is found by the watchdog, and replaced" stalled
 check "the ranks kept what was theirs" client_ends
 
 stopped() {
-    systemctl stop fabricd && is Result success && is ExecMainStatus 0 && [ ! -e /run/fabricd ]
+    systemctl stop fabricd && is fabricd Result success && is fabricd ExecMainStatus 0 && [ ! -e /run/fabricd ]
 }
 check "it ends in order, and nothing of it stays" stopped
 
@@ -123,7 +115,7 @@ misconfigured() {
     config_of '[server]' 'socket_mode = "many"'
     systemctl start fabricd && return 1
     usleep 3000000
-    is ActiveState failed && is ExecMainStatus 2 && is NRestarts 0 && journal_says server.socket_mode
+    is fabricd ActiveState failed && is fabricd ExecMainStatus 2 && is fabricd NRestarts 0 && journal_says server.socket_mode
 }
 check "a mistake in the configuration is not tried again" misconfigured
 
