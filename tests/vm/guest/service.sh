@@ -1,11 +1,11 @@
 # systemd as the first process, and the shipped units under it: `units`, that of fabricd unless the
-# scenario says more. What is here makes the system that they start in; `cases`, a script that it runs, has
+# scenario says more. What is here makes the system that they start in; `case_script`, which it runs, has
 # the cases. Nothing of the host's own units is taken but the journal and the targets that a service is
 # ordered after.
 . /guest/lib_pool.sh
 source=$(cat /guest/source)
 units=${units:-fabricd}
-cases=${cases:-/guest/service_cases.sh}
+case_script=${case_script:-/guest/service_cases.sh}
 
 # Units name their programs by this path, which is the same one on a system.
 [ -e /lib/systemd ] || ln -s /usr/lib/systemd /lib/systemd
@@ -34,7 +34,7 @@ After=basic.target systemd-journald.service
 Type=oneshot
 TimeoutStartSec=infinity
 Environment=PATH=/bin:/usr/bin:/usr/sbin:/sbin
-ExecStart=/bin/sh $cases
+ExecStart=/bin/sh $case_script
 StandardInput=null
 StandardOutput=file:/dev/ttyS0
 StandardError=inherit

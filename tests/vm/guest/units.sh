@@ -5,5 +5,5 @@ modprobe fuse
 units="fabricd fabric-metrics-bridge fabric-dashboard fabric-data fabric-mount@"
 programs="$fabricctl $build/fabricd/bridge/fabric-metrics-bridge $build/fabricd/data/program/fabric-data
     $build/fabricd/data/mount/fabric-mount $build/fabricd/data/mount/fabric-mount-keeper"
-cases=/guest/units_cases.sh
+case_script=/guest/units_cases.sh
 . /guest/service.sh
