@@ -25,7 +25,6 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
     # g++ 12 sees overlaps in `"text" + std::to_string(n)` that are not there (GCC bug 105651).
     target_compile_options(fabric_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
-target_compile_definitions(fabric_options INTERFACE FABRIC_VERSION="${PROJECT_VERSION}")
 target_link_libraries(fabric_options INTERFACE Threads::Threads)
 if(FABRIC_WERROR)
     target_compile_options(fabric_options INTERFACE -Werror)

@@ -32,6 +32,7 @@
 #include "fabricd/telemetry/find_devices.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/log_spdlog.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

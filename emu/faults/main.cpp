@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "emu/faults/fault_runner.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

@@ -18,6 +18,7 @@
 
 #include "emu/hosts/incoherent_hosts.hpp"
 #include "emu/litmus/litmus.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/machine/visibility_proof.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/flush_policy.hpp"

@@ -8,6 +8,7 @@
 #include "emu/sim/sim_flags.hpp"
 #include "emu/sim/sim_units.hpp"
 #include "emu/sim/topology_file.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
 namespace emu {

@@ -9,6 +9,7 @@
 
 #include "fabricd/bridge/metrics_bridge.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

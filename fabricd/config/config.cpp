@@ -13,6 +13,7 @@
 
 #include "fabricd/config/nearest_word.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/os/stripes.hpp"
 
 namespace fabricd {

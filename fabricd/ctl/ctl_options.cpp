@@ -11,6 +11,7 @@
 #include "fabricd/config/nearest_word.hpp"
 #include "fabricd/ctl/ctl_command.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace fabricd {
 

@@ -10,6 +10,7 @@
 
 #include "fabricd/kubernetes/device_plugin.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

@@ -10,6 +10,7 @@
 #include "fabricd/server/host_codec.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace fabricd {
 

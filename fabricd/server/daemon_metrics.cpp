@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "fabricd/telemetry/sample_metrics.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace fabricd {
 

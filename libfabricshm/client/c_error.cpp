@@ -6,6 +6,7 @@
 
 #include "libfabricshm/base/c_names.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
 #include "libfabricshm/proto/codec.hpp"
 

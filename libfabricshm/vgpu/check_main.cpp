@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/vgpu/driver.hpp"
 #include "libfabricshm/vgpu/self_check.hpp"
 

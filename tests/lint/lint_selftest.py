@@ -329,6 +329,7 @@ class Versions(Sample):
              "packaging/debian/control": "Package: libfabricshm1.2\n",
              "packaging/kubernetes/a.yaml": "image: registry.example/fabricd:1.2.3\n",
              "libfabricshm/include/a.h": '/* "1.2.3". Static storage. */\n',
+             "libfabricshm/base/version.hpp": '#define FABRIC_VERSION "1.2.3"\n',
              "tests/a.cpp": 'CHECK(std::string(version()) == FABRIC_VERSION);\n'}
 
     def setUp(self):

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "fabricd/ctl/views.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/proto/messages.hpp"
 
 namespace fabricd::doctor {

@@ -9,6 +9,7 @@
 #include "fabricd/data/mount/keeper.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

@@ -23,6 +23,7 @@
 #include "fabricd/data/mount/mount_server.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

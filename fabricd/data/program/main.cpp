@@ -10,6 +10,7 @@
 #include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
 #include "fabricd/data/program/spill_check.hpp"
+#include "libfabricshm/base/version.hpp"
 
 namespace {
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 
+#include "libfabricshm/base/version.hpp"
 #include "tests/api/client/c_story.h"
 #include "tests/support/children.hpp"
 #include "tests/support/fake_daemon.hpp"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "emu/faults/own_daemon.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "tests/support/program.hpp"
 #include "tests/support/temporary_directory.hpp"
 

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "libfabricshm/base/version.hpp"
 #include "tests/multiproc/fabricd/ctl.hpp"
 #include "tests/support/program.hpp"
 

@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/os/fd.hpp"
 #include "tests/multiproc/fabricd/ready.hpp"
 #include "tests/support/program.hpp"

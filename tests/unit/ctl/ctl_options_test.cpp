@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabricd/ctl/ctl_command.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "tests/support/manual_page.hpp"
 
 using namespace fabricd;

@@ -1,4 +1,5 @@
 #include "fabricd/ctl/views.hpp"
+#include "libfabricshm/base/version.hpp"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

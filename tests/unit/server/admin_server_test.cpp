@@ -14,6 +14,7 @@
 #include "admin.grpc.pb.h"
 #include "fabricd/server/admin_codec.hpp"
 #include "fabricd/server/vgpu_codec.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "libfabricshm/os/unix_socket.hpp"
 
 using namespace fabricd;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fabricd/ctl/doctor/host_facts.hpp"
+#include "libfabricshm/base/version.hpp"
 #include "tests/unit/machine/host_tree.hpp"
 
 class FakeHost : public HostTree {
