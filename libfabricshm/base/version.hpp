@@ -4,4 +4,4 @@
 #pragma once
 
 /// As CMakeLists.txt has it. scripts/release writes both, lint.versions compares them.
-#define FABRIC_VERSION "0.1.0"
+#define FABRIC_VERSION "0.2.0"

@@ -71,7 +71,7 @@ FABRICSHM_API int fabricshm_error_rank(void);
  * page belongs to no region (to a group, for example) or the daemon could not be asked. */
 FABRICSHM_API uint64_t fabricshm_error_region(void);
 
-/* "0.1.0". Static storage. */
+/* "0.2.0". Static storage. */
 FABRICSHM_API const char* fabricshm_version(void);
 
 /* ---- Types ----------------------------------------------------------------------------------- */
