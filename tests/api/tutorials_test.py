@@ -3,6 +3,7 @@
 In what is printed `...` stands for anything: in a line for its part, alone for lines. FABRIC_INSTALLED=yes: with the programs
 that are installed (scripts/package_check), else with those of the build."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -78,7 +79,8 @@ class Tutorials(unittest.TestCase):
                     except subprocess.TimeoutExpired:
                         pass
                     finally:
-                        os.killpg(shell.pid, signal.SIGKILL)
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(shell.pid, signal.SIGKILL)
                 printed.seek(0)
                 output = printed.read().decode(errors="replace")
         answers = re.split(r"\n=== (\d+)\n", output)
