@@ -6,7 +6,7 @@
   nccl  a rank for each GPU, on streams, against torch.distributed over NCCL
 
 In place, float32 sums. Method and reading: docs/benchmarks.md. Exit code 77, with a line that says why, where there is
-nothing to compare with; 1 when a result was wrong or ours did not run.
+nothing to compare with; 1 when a result was wrong or a side did not run.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def parse_options(arguments):
     add("--sizes", type=list_of(parse_size), default=[parse_size(s) for s in SIZES.split(",")], help=f"default {SIZES}")
     add("--seconds", type=float, default=60, help="for measuring, all cases together (default 60)")
     add("--sample-ms", type=float, default=5, help="least length of a sample (default 5)")
-    add("--timeout", type=float, default=60, help="seconds a turn may take (default 60)")
+    add("--timeout", type=float, default=120, help="seconds a turn may take (default 120)")
     add("--build", default=os.path.join(SOURCE, "build", "gpu"), metavar="DIR")
     options = parser.parse_args(arguments)
     options.pairs, options.rounds = 1, None

@@ -26,6 +26,7 @@ SOURCE = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 # pylint: disable=wrong-import-position
 from quota_program import MIB, Failed, QuotaProgram, Worker  # noqa: E402
+from harness.endings import unwind_on_signals  # noqa: E402  its path comes with quota_program
 
 SKIPPED = 77
 GIB = 1 << 30
@@ -48,6 +49,11 @@ class Row:
     def cells(self):
         verdict = {True: "ok", False: "**FAILED**", None: ""}[self.good]
         return f"| {self.what} | {self.found} | {self.wanted} | {verdict} |"
+
+
+def only_device(gpu):
+    """What hides the other devices: one without a vGPU would keep the program from starting."""
+    return {"CUDA_VISIBLE_DEVICES": gpu} if gpu.startswith("GPU-") else {}
 
 
 def mib(count):
@@ -78,6 +84,7 @@ class Machine:
 
     def worker(self, job, served=None, vgpu="a", **environment):
         """A job, under the shim when `served` is there."""
+        environment = {**only_device(self.gpu), **environment}
         own = served.environment(self.shim, vgpu, **environment) if served else {**os.environ, **environment}
         return Worker(job, self.folder(f"worker-{job}"), own)
 
@@ -173,7 +180,9 @@ def check_context(machine):
 
 def check_oom(machine):
     for number, allocator in enumerate(ALLOCATORS):
-        more = {} if allocator == "default" else {"PYTORCH_CUDA_ALLOC_CONF": allocator}
+        # The second name is that of PyTorch 2.9 and later.
+        names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF") if allocator != "default" else ()
+        more = dict.fromkeys(names, allocator)
         with machine.serve(f"oom-{number}", {"a": machine.quota}) as served:
             try:
                 with machine.worker("fill", served, **more) as worker:
@@ -285,11 +294,12 @@ def parse_options(arguments):
     return parser.parse_args(arguments)
 
 
-def torch_gpu():
-    """(why there is none or None, bytes of device 0), asked in a process of its own."""
+def torch_gpu(gpu):
+    """(why there is none or None, bytes of the device), asked in a process of its own."""
     text = ("import torch; "
             "print(torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0)")
-    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False,
+                          env={**os.environ, **only_device(gpu)})
     if done.returncode != 0:
         return f"no torch in {sys.executable}", 0
     memory = int(done.stdout.split()[-1])
@@ -328,7 +338,8 @@ def rows_of(name, machine):
 def main(arguments=None):
     """0, 1 when a check failed, 77 where there is nothing to check on."""
     options = parse_options(arguments)
-    why, memory = torch_gpu()
+    gpu = uuid_of_gpu()
+    why, memory = torch_gpu(gpu)
     if why:
         print(f"skipped: {why}")
         return SKIPPED
@@ -341,7 +352,7 @@ def main(arguments=None):
     with tempfile.TemporaryDirectory(prefix="fabric-quota-") as scratch:
         # Whole blocks of 2 MiB; small GPUs have room for two of them.
         quota = min(4 * GIB, memory // 3 // TOLERANCE * TOLERANCE)
-        machine = Machine(program, shim, uuid_of_gpu(), memory, quota, scratch)
+        machine = Machine(program, shim, gpu, memory, quota, scratch)
         for name in options.checks:
             for row in rows_of(name, machine):
                 failed = failed or row.good is False
@@ -350,4 +361,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
+    unwind_on_signals()
     sys.exit(main())
