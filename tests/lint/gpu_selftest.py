@@ -101,6 +101,13 @@ class WithoutWhatItNeeds(unittest.TestCase):
         self.assertIn("cuLaunchSomethingNew", text)
         self.assertIn("| copy | 1 |", text)
 
+    def test_what_can_not_be_built_has_failed_and_the_rest_runs(self):
+        done = run("--only", "shim", "--only", "adamw", programs={**fake_gpu(), "cmake": "echo no such preset; exit 1"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("| shim | 0 | **failed**: not built |", done.stdout)
+        self.assertIn("no such preset", done.stdout)
+        self.assertRegex(done.stdout, r"\| adamw \| \d+ \| left out: no torch \|")
+
     def test_with_no_time_left_parts_are_left_out(self):
         with tempfile.TemporaryDirectory() as folder:
             done = run("--build", empty_build(folder), "--seconds", "5", "--only", "kernels", programs=fake_gpu())
