@@ -15,6 +15,7 @@ namespace device = kernels::cuda;
 namespace {
 
 constexpr const char* kStep = "operation on a stream";
+constexpr const char* kExportStep = "export device memory";
 
 // The parts that one rank gives and receives.
 int input_parts(device::CollectiveKind kind, int world) noexcept {
@@ -64,10 +65,10 @@ std::uint64_t elements_of_piece(device::CollectiveKind kind, kernels::DType dtyp
 struct DeviceGroup::Buffer {
     Pointer address = 0;
     device::Place shown = device::kPrivatePlace;
-    bool in_pool = false;
+    bool is_shared = false;  // peers reach it where it is
 
     Buffer at(Bytes offset) const noexcept {
-        return {address + offset, in_pool ? shown + offset : shown, in_pool};
+        return {address + offset, is_shared ? shown + offset : shown, is_shared};
     }
 };
 
@@ -85,7 +86,8 @@ DeviceGroup::DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& 
     : executor_(std::move(executor)),
       place_(place),
       check_(std::move(check)),
-      block_(executor_->arena().host + place.block) {}
+      block_(executor_->arena().host + place.block),
+      epoch_(place.epoch) {}
 
 Result<void> DeviceGroup::check_place(const DevicePlace& place) {
     if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
@@ -126,6 +128,11 @@ Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
         return explain({Errc::kInvalid, 0, kStep}, "%s ends outside of the arena", name);
     }
     const Pointer address = executor_->reach(pointer);
+    if (exports_ != nullptr && address != 0) {
+        if (const auto offset = exports_->offset_of(address, bytes)) {
+            return Buffer{address, device::make_place(device::Space::kDevice, *offset), true};
+        }
+    }
     if (address != 0) return Buffer{address, device::kPrivatePlace, false};
     return explain({Errc::kInvalid, 0, kStep},
                    "%s is neither in the arena nor memory that the device reaches", name);
@@ -148,9 +155,36 @@ device::GroupArgs DeviceGroup::group_args() const noexcept {
     args.timeout_ns = static_cast<std::uint64_t>(place_.timeout / std::chrono::nanoseconds(1));
     args.rank = place_.rank;
     args.world = place_.world;
-    args.epoch = place_.epoch;
+    args.epoch = epoch_;
     args.pool = {executor_->arena().base, executor_->arena().bytes};
+    if (exports_ != nullptr) {
+        const auto& windows = exports_->windows();
+        std::copy(windows.begin(), windows.end(), args.device);
+    }
     return args;
+}
+
+Result<std::unique_ptr<DeviceExports>> DeviceGroup::offer(const void* pointer, Bytes bytes) {
+    auto on_device = executor_->device();
+    if (on_device == nullptr) {
+        return explain({Errc::kUnsupported, 0, kExportStep}, "this rank is on a CPU");
+    }
+    FABRIC_TRY_VOID(status());
+    if (pointer != nullptr && executor_->offset_of(pointer, 0)) {
+        return explain({Errc::kInvalid, 0, kExportStep},
+                       "it is in the arena, where peers reach it already");
+    }
+    return DeviceExports::offer(std::move(on_device), {place_.block, place_.rank}, pointer, bytes);
+}
+
+void DeviceGroup::use(std::unique_ptr<DeviceExports> exports) noexcept {
+    exports_ = std::move(exports);
+    exported_before_ = true;
+    ++epoch_;
+    if (place_.rank != 0) return;
+    // Relaxed would do: a barrier of all ranks comes before any kernel of the new epoch.
+    const std::atomic_ref<std::uint32_t> word(header_of(block_).epoch);
+    word.store(epoch_, std::memory_order_release);
 }
 
 Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream) {
@@ -222,9 +256,9 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     const bool is_apart = !piece.is_all && in_parts + out_parts > 2;
     const bool in_apart = gives && is_apart && in_parts > 1;
     const bool out_apart = receives && is_apart && out_parts > 1;
-    const bool stages_input = gives && (!piece.input.in_pool || in_apart);
+    const bool stages_input = gives && (!piece.input.is_shared || in_apart);
     const bool peers_store = call.kind == device::CollectiveKind::kAllReduce;
-    const bool stages_output = out_apart || (receives && peers_store && !piece.output.in_pool);
+    const bool stages_output = out_apart || (receives && peers_store && !piece.output.is_shared);
     for (int part = 0; stages_input && part < in_parts; ++part) {
         const auto skip = static_cast<Bytes>(part);
         FABRIC_TRY_VOID(copy(piece.input.address + skip * stride + from,
@@ -295,8 +329,8 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
         FABRIC_TRY(publish, find(step.publish, publish_bytes, "publish"));
     }
     const bool alone = place_.world == 1;
-    const bool stages_gradient = !alone && !gradient.in_pool;
-    const bool stages_publish = !alone && publish.address != 0 && !publish.in_pool;
+    const bool stages_gradient = !alone && !gradient.is_shared;
+    const bool stages_publish = !alone && publish.address != 0 && !publish.is_shared;
     if ((stages_gradient && gradient_bytes > half_bytes()) ||
         (stages_publish && publish_bytes > half_bytes())) {
         return explain({Errc::kInvalid, 0, kStep},
@@ -400,6 +434,13 @@ Result<void> DeviceGroup::error_of(device::Report report) {
                            rank);
         case device::Outcome::kBroken:
             return explain({Errc::kBroken, 0, kStep}, "an earlier operation failed");
+        case device::Outcome::kBadEpoch:
+            if (exported_before_) {
+                return explain({Errc::kBroken, 0, kStep},
+                               "a graph was launched that was captured before memory was exported "
+                               "or not any more: capture it again");
+            }
+            [[fallthrough]];
         default:
             return explain({Errc::kCorrupt, rank, kStep}, "the group's words are not whole (%u)",
                            static_cast<unsigned>(outcome));

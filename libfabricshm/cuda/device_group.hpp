@@ -13,6 +13,7 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/cuda/device_arena.hpp"
+#include "libfabricshm/cuda/device_exports.hpp"
 #include "libfabricshm/cuda/executor.hpp"
 
 namespace fabricshm::gpu {
@@ -97,6 +98,18 @@ class DeviceGroup {
     Result<void> run(const DeviceCall& call, Handle stream);
     Result<void> step(const DeviceStep& step, Handle stream);
 
+    /// This rank's part of an export, which all ranks make at the same time: see DeviceExports.
+    /// Nothing is used yet. kUnsupported also for a rank on a CPU; kInvalid also in the arena; and
+    /// as status().
+    Result<std::unique_ptr<DeviceExports>> offer(const void* pointer, Bytes bytes);
+    /// From here on, instead of what was exported before, which is closed; null: nothing. By all
+    /// ranks while no operation runs, between two barriers. The epoch rises: a graph that was
+    /// captured before has other windows, and is refused by its own kernels.
+    void use(std::unique_ptr<DeviceExports> exports) noexcept;
+    /// The ranks whose memory peers reach, a bit for each.
+    std::uint32_t exported() const noexcept { return exports_ != nullptr ? exports_->kept() : 0; }
+    int rank() const noexcept { return place_.rank; }
+
     /// What has become of the operations so far, and whether all peers live. Does not wait.
     Result<void> status();
 
@@ -124,10 +137,14 @@ class DeviceGroup {
     Result<void> outcome();
     Result<void> error_of(kernels::cuda::Report report);
 
+    // Goes after the executor, whose end waits for what runs on it.
+    std::unique_ptr<DeviceExports> exports_;
     const std::unique_ptr<Executor> executor_;
     const DevicePlace place_;
     const PeerCheck check_;
     std::byte* const block_;  // DeviceGroupHeader, in this process
+    std::uint32_t epoch_;
+    std::atomic<bool> exported_before_{false};  // read by status(), of any thread
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
 };
