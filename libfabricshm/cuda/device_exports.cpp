@@ -13,7 +13,7 @@ namespace fabricshm::gpu {
 namespace {
 
 constexpr const char* kStep = "export device memory";
-constexpr Bytes kMaxBytes = Bytes{1} << kernels::cuda::kSpaceShift;  // that a place can say
+constexpr Bytes kMaxBytes = kernels::cuda::kApart;  // that a place can say
 
 // The ranges of this process's ranks, by token. A handle can't be opened in the process that made
 // it, so ranks that are threads reach each other's memory where it is. What is found here is taken

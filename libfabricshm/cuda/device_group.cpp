@@ -239,11 +239,10 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
     return outcome();
 }
 
-// What peers can't reach, and pieces of parts that are apart, goes through the stage: its first
-// half holds what this rank gives, the second what it receives, each part next to the one before.
-// Peers store into the outputs of an allreduce alone. The collective ends when no rank reads or
-// writes a stage any more, and the stream keeps the copies in order around it, so the next piece
-// may use the same bytes.
+// What peers can't reach goes through the stage: its first half holds what this rank gives, each
+// part next to the one before, the second what it receives. Peers store into the outputs of an
+// allreduce alone. The collective ends when no rank reads or writes a stage any more, and the
+// stream keeps the copies in order around it, so the next piece may use the same bytes.
 Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, Handle stream) {
     const Bytes element = kernels::size_of(call.dtype);
     const Bytes bytes = piece.count * element;
@@ -254,11 +253,9 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     const bool gives = piece.input.address != 0;
     const bool receives = piece.output.address != 0;
     const bool is_apart = !piece.is_all && in_parts + out_parts > 2;
-    const bool in_apart = gives && is_apart && in_parts > 1;
-    const bool out_apart = receives && is_apart && out_parts > 1;
-    const bool stages_input = gives && (!piece.input.is_shared || in_apart);
+    const bool stages_input = gives && !piece.input.is_shared;
     const bool peers_store = call.kind == device::CollectiveKind::kAllReduce;
-    const bool stages_output = out_apart || (receives && peers_store && !piece.output.is_shared);
+    const bool stages_output = receives && peers_store && !piece.output.is_shared;
     for (int part = 0; stages_input && part < in_parts; ++part) {
         const auto skip = static_cast<Bytes>(part);
         FABRIC_TRY_VOID(copy(piece.input.address + skip * stride + from,
@@ -266,8 +263,9 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     }
     Buffer input = gives ? piece.input.at(from) : Buffer{};
     Buffer output = receives ? piece.output.at(from) : Buffer{};
+    // This rank reads its own where it is, which is nearer.
     if (stages_input) input.shown = stage_place(0);
-    if (in_apart) input.address = stage_half(0);  // else this rank reads its own, which is nearer
+    if (is_apart && in_parts > 1 && input.is_shared) input.shown |= device::kApart;
     if (stages_output) output = {stage_half(1), stage_place(1), true};
     device::CollectiveArgs args{};
     args.group = group_args();
@@ -278,18 +276,15 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     args.root = call.root;
     args.divisor = place_.world;
     args.count = piece.count;
+    args.stride = is_apart ? stride : 0;
     args.input = input.address;
     args.output = output.address;
     args.shown_input = input.shown;
     args.shown_output = output.shown;
     const auto parts = static_cast<Bytes>(std::max(in_parts, out_parts));
     FABRIC_TRY_VOID(launch(Kernel::kCollective, bytes * parts, &args, stream));
-    for (int part = 0; stages_output && part < out_parts; ++part) {
-        const auto skip = static_cast<Bytes>(part);
-        FABRIC_TRY_VOID(copy(stage_half(1) + skip * bytes,
-                             piece.output.address + skip * stride + from, bytes, stream));
-    }
-    return {};
+    if (!stages_output) return {};
+    return copy(stage_half(1), piece.output.address + from, bytes, stream);
 }
 
 // What this rank alone reads and writes: its parameters and state, factors, weights.

@@ -282,20 +282,21 @@ int outlive(const std::string& socket, int rank, Gate& exported) {
     return fabricshm_barrier_on_stream(survivors, nullptr) == 0 ? 0 : failed(11);
 }
 
-// Ranks on two devices of one machine; rank 1's driver can't reach rank 0's if `one_way`.
+// The last rank is on another device than the others, and does not reach theirs if `one_way`.
 int run_two_devices(const std::string& socket, int rank, bool one_way) {
+    constexpr int kLast = 2;
     ::setenv("FABRIC_MOCK_DEVICES", "2", 1);
-    Rank self(socket, rank, 2, rank);
+    Rank self(socket, rank, kLast + 1, rank == kLast ? 1 : 0);
     if (!self.ok) return failed(1);
-    self.host.can_access_peers = !one_way || rank == 0;
+    self.host.can_access_peers = !one_way || rank != kLast;
     std::uint32_t ranks = 0;
     if (self.export_own(true, &ranks) != 0) return failed(2);
-    if (ranks != (one_way ? 0b10U : 0b11U)) return failed(3);
+    if (ranks != (one_way ? 0b100U : 0b111U)) return failed(3);
     // What not all reach is not kept open by those that do.
-    const std::size_t opened = one_way && rank == 1 ? 0 : 1;
+    const std::size_t opened = !one_way ? 2 : rank == kLast ? 0 : 1;
     if (self.host.opened.size() != opened) return failed(4);
     if (!all_are_right(self, DType::kF32, kFits)) return failed(5);
-    if ((self.copies() == 0) != (!one_way || rank == 1)) return failed(6);
+    if ((self.copies() == 0) != (!one_way || rank == kLast)) return failed(6);
     return fabricshm_cuda_leave(self.group) == 0 ? 0 : failed(7);
 }
 
@@ -459,7 +460,9 @@ void check_children(int world, const std::function<int(int)>& body) {
 
 // Ranks are on devices: without kernels in the library there is nothing to be shown.
 TEST_SUITE("multiproc.client.cuda_exports" * doctest::skip(!has_kernels())) {
-    TEST_CASE("peers reach exported memory, of every type, in every collective, whoever exports") {
+    TEST_CASE(
+        "peers reach exported memory, of every type, in every collective, and any ranks may "
+        "export") {
         const Daemon daemon;
         for (const std::uint32_t exporters : {0b111U, 0b010U, 0b101U, 0b000U}) {
             check_children(
@@ -492,7 +495,7 @@ TEST_SUITE("multiproc.client.cuda_exports" * doctest::skip(!has_kernels())) {
         const Daemon daemon;
         for (const bool one_way : {false, true}) {
             check_children(
-                2, [&](int rank) { return run_two_devices(daemon.socket(), rank, one_way); });
+                3, [&](int rank) { return run_two_devices(daemon.socket(), rank, one_way); });
         }
     }
 

@@ -161,6 +161,7 @@ TEST_SUITE("cuda.exports") {
                 }
             });
             for (const int all : good) CHECK(all == 2);
+            if (exporters == 0b111) CHECK(copies(ranks.host) == 0);
         }
     }
 
@@ -312,6 +313,37 @@ TEST_SUITE("cuda.exports") {
         const auto refused = ranks.groups[1]->offer(nullptr, 0);
         REQUIRE_FALSE(refused.ok());
         CHECK(refused.error().code == Errc::kUnsupported);
+    }
+
+    TEST_CASE("parts that are apart have to be inside as a whole") {
+        constexpr std::uint64_t kCount = 64;
+        constexpr Bytes kStride = 4096;
+        constexpr Bytes kSpan = kStride + kCount * sizeof(float);  // of two parts
+        for (const Bytes at : {kPerRank - kSpan, kPerRank - kSpan + 4, kPerRank - 256}) {
+            Ranks ranks(2);
+            REQUIRE(ranks.export_all(0b11).ok());
+            std::vector<device::StatusWords> status(2);
+            std::vector<device::GridWords> grids(2);
+            std::vector<std::thread> threads;
+            for (int rank = 0; rank < 2; ++rank) {
+                const auto index = static_cast<std::size_t>(rank);
+                auto args = hostile_args(ranks, grids[index], status[index], kCount);
+                args.group.rank = rank;
+                args.group.device[1] = {ranks.device_memory[1], kPerRank};
+                args.kind = CollectiveKind::kReduceScatter;
+                args.stride = kStride;
+                args.input = ranks.device_memory[index] + (rank == 0 ? 0 : kPerRank - kSpan);
+                args.output = reinterpret_cast<device::Address>(ranks.own(rank, Where::kPool));
+                args.shown_input =
+                    device::make_place(device::Space::kDevice, rank == 0 ? 0 : at) | device::kApart;
+                threads.emplace_back(
+                    [args] { execute_kernel(device::kCollectiveKernel, 1, &args); });
+            }
+            for (std::thread& thread : threads) thread.join();
+            const bool fits = at == kPerRank - kSpan;
+            CHECK(status[0].report ==
+                  (fits ? 0 : device::make_report(device::Outcome::kBadPlace, 1)));
+        }
     }
 
     TEST_CASE("a place outside of what a rank exports is an error, and nothing is read there") {
