@@ -219,8 +219,9 @@ Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
     }
     gpu::PeerCheck check = [&of] { return of.check(); };
     if (options.is_on_cpu) {
-        FABRIC_TRY(group, gpu::DeviceGroup::make_on_host(arena->base(), arena->bytes(), place,
-                                                         std::move(check)));
+        FABRIC_TRY(group, gpu::DeviceGroup::make_on_host(
+                              arena->base(), arena->bytes(), place, std::move(check),
+                              [&of](const PoisonGuard& guard) { return of.intact(guard); }));
         return {};
     }
     FABRIC_TRY(auto on_device, arena_on_device(*arena));

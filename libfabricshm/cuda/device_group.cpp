@@ -82,10 +82,11 @@ struct DeviceGroup::Piece {
 };
 
 DeviceGroup::DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place,
-                         PeerCheck check)
+                         PeerCheck check, LossReport report)
     : executor_(std::move(executor)),
       place_(place),
       check_(std::move(check)),
+      report_(std::move(report)),
       block_(executor_->arena().host + place.block),
       epoch_(place.epoch) {}
 
@@ -103,15 +104,15 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceAre
     FABRIC_TRY_VOID(check_place(place));
     FABRIC_TRY(auto executor, Executor::on_device(std::move(arena), place.ranks_here));
     return std::unique_ptr<DeviceGroup>(
-        new DeviceGroup(std::move(executor), place, std::move(check)));
+        new DeviceGroup(std::move(executor), place, std::move(check), {}));
 }
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make_on_host(std::byte* base, Bytes bytes,
                                                                const DevicePlace& place,
-                                                               PeerCheck check) {
+                                                               PeerCheck check, LossReport report) {
     FABRIC_TRY_VOID(check_place(place));
-    return std::unique_ptr<DeviceGroup>(
-        new DeviceGroup(Executor::on_host(base, bytes), place, std::move(check)));
+    return std::unique_ptr<DeviceGroup>(new DeviceGroup(Executor::on_host(base, bytes), place,
+                                                        std::move(check), std::move(report)));
 }
 
 Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
@@ -189,14 +190,39 @@ void DeviceGroup::use(std::unique_ptr<DeviceExports> exports) noexcept {
 
 Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream) {
     // A rank on a CPU does the work here, and looks after its peers while it waits for them.
+    struct Context {
+        DeviceGroup* self;
+        PoisonGuard guard;
+    } context = {this, {}};
     const device::HostWait wait = {
-        [](void* self) noexcept { (void)static_cast<DeviceGroup*>(self)->check_peers(); }, this};
+        [](void* at) noexcept { (void)static_cast<Context*>(at)->self->check_peers(); }, &context,
+        [](void* at) noexcept {
+            const auto& now = *static_cast<Context*>(at);
+            return now.self->is_harmed(now.guard);
+        }};
     const auto launched = executor_->launch(kernel, bytes, argument, stream, wait);
+    if (is_harmed(context.guard)) return loss();
     if (launched.ok()) return launched;
     // The others wait for what is not coming.
     launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
     abort(place_.rank);
     return launched;
+}
+
+// Once, before the peers hear of a failure of this rank: so they find out why.
+bool DeviceGroup::is_harmed(const PoisonGuard& guard) noexcept {
+    if (!guard.hit()) return false;
+    if (lost_region_.load(std::memory_order_relaxed) >= 0) return true;
+    const Result<void> reported = report_ ? report_(guard) : Result<void>();
+    const bool is_named = reported.error().code == Errc::kPoisoned;
+    lost_region_.store(is_named ? reported.error().detail : 0, std::memory_order_relaxed);
+    abort(place_.rank);
+    return true;
+}
+
+Error DeviceGroup::loss() const {
+    const auto region = static_cast<std::int32_t>(lost_region_.load(std::memory_order_relaxed));
+    return {Errc::kPoisoned, region, kStep};
 }
 
 Result<void> DeviceGroup::copy(Pointer from, Pointer to, Bytes bytes, Handle stream) {
@@ -368,6 +394,7 @@ Result<void> DeviceGroup::outcome() {
 }
 
 Result<void> DeviceGroup::status() {
+    if (lost_region_.load(std::memory_order_relaxed) >= 0) return loss();
     if (launch_failed_.load(std::memory_order_relaxed)) {
         return explain({Errc::kBroken, 0, kStep}, "an earlier operation was not put on its stream");
     }
@@ -414,6 +441,11 @@ Result<void> DeviceGroup::error_of(device::Report report) {
         case device::Outcome::kPeerFailed:
             if (rank == place_.rank) {
                 return explain({Errc::kBroken, 0, kStep}, "this rank has ended the group");
+            }
+            // It may have lost memory, which it says in the group of the hosts.
+            if (check_) {
+                const auto why = check_();
+                if (why.error().code == Errc::kPoisoned) return why;
             }
             return explain({Errc::kPeer, rank, kStep}, "rank %d died or has ended the group", rank);
         case device::Outcome::kTimeout:

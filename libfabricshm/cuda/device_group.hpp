@@ -15,6 +15,7 @@
 #include "libfabricshm/cuda/device_arena.hpp"
 #include "libfabricshm/cuda/device_exports.hpp"
 #include "libfabricshm/cuda/executor.hpp"
+#include "libfabricshm/os/poison.hpp"
 
 namespace fabricshm::gpu {
 
@@ -64,6 +65,10 @@ struct DeviceStep {
 /// which this folder does not know.
 using PeerCheck = std::function<Result<void>()>;
 
+/// Lets all ranks know that this thread touched a lost page inside the guard; returns kPoisoned,
+/// with the region that the page is in. Group::intact(), likewise.
+using LossReport = std::function<Result<void>(const PoisonGuard&)>;
+
 /// Fills in the words of a group before any rank is at work: by one rank, then a barrier.
 void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexcept;
 
@@ -83,9 +88,11 @@ class DeviceGroup {
                                                      const DevicePlace& place, PeerCheck check);
     /// A rank without a GPU, whose arena is [base, base + bytes): mapped longer than this lives. It
     /// has no streams, so that all of its streams are null.
+    /// A page of its buffers that the hardware has lost ends the operation with kPoisoned.
     static Result<std::unique_ptr<DeviceGroup>> make_on_host(std::byte* base, Bytes bytes,
                                                              const DevicePlace& place,
-                                                             PeerCheck check);
+                                                             PeerCheck check,
+                                                             LossReport report = {});
     /// Frees memory of the device, which waits for what runs there. Work that still waits for
     /// peers ends by its timeout, or by abort().
     ~DeviceGroup() = default;
@@ -122,7 +129,8 @@ class DeviceGroup {
   private:
     struct Buffer;
     struct Piece;
-    DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check);
+    DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check,
+                LossReport report);
     static Result<void> check_place(const DevicePlace& place);
     Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
     Result<void> find_own(const DeviceStep& step, kernels::cuda::StepArgs& args) const;
@@ -133,6 +141,8 @@ class DeviceGroup {
     Pointer stage_half(int half) const noexcept;
     kernels::cuda::Place stage_place(int half) const noexcept;
     Bytes half_bytes() const noexcept { return place_.stage_bytes / 2; }
+    bool is_harmed(const PoisonGuard& guard) noexcept;
+    Error loss() const;
     Result<void> check_peers();
     Result<void> outcome();
     Result<void> error_of(kernels::cuda::Report report);
@@ -142,11 +152,13 @@ class DeviceGroup {
     const std::unique_ptr<Executor> executor_;
     const DevicePlace place_;
     const PeerCheck check_;
+    const LossReport report_;
     std::byte* const block_;  // DeviceGroupHeader, in this process
     std::uint32_t epoch_;
     std::atomic<bool> exported_before_{false};  // read by status(), of any thread
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
+    std::atomic<std::int64_t> lost_region_{-1};  // -1: no page was lost; 0: in no region
 };
 
 /// Elements of one piece of an operation: all that do not fit into half of a stage are cut, on

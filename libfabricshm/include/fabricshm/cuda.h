@@ -201,7 +201,8 @@ FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabrics
  * EPEER: a rank died, failed or has ended the group (fabricshm_error_rank() names it, as for
  * EMISMATCH; of the others the text does). EMISMATCH: it called something else. ETIMEOUT: it did
  * not come. EUNSUPPORTED: its buffer can't be reached from here. EBROKEN: this rank failed before.
- * ECORRUPT: another process wrote what no rank writes. ENOENT: the group is not joined.
+ * ECORRUPT: another process wrote what no rank writes. EPOISONED: a rank on a CPU touched a page
+ * that the hardware lost; fabricshm_error_region(). ENOENT: the group is not joined.
  * Thread-safe. */
 FABRICSHM_API int fabricshm_cuda_status(fabricshm_group* group);
 

@@ -375,7 +375,7 @@ TEST_SUITE("cuda.device_group") {
         CHECK(later.error().code == Errc::kPeer);
         CHECK(later.error().detail == 2);
         CHECK(host.launches.empty());
-        CHECK(checks == 1);
+        CHECK(checks == 2);  // once more: it might have been lost memory
     }
 
     TEST_CASE_FIXTURE(Fixture, "peers are checked at most every 50 ms") {
