@@ -364,7 +364,7 @@ constexpr std::size_t kWords = 1 + sizeof(fabricshm::gpu::ExportOffer) / 8;
 
 struct Lie {
     int expected;
-    // Changes what the rank would say; `victim` is what rank 0 said the last time.
+    // Changes what the rank would say; `victim` is what rank 0 said of what it exports by now.
     void (*change)(std::uint64_t& code, fabricshm::gpu::ExportOffer& own,
                    const fabricshm::gpu::ExportOffer& victim);
 };
@@ -396,10 +396,31 @@ const Lie kLies[] = {
      }},
 };
 
-int hostile(Rank& self) {
+// An export without a lie, but for that it keeps what rank 0 says.
+int export_and_listen(Rank& self, Offer& victim) {
+    fabricshm::Group& group = self.group->local();
+    fabricshm::gpu::DeviceGroup& device = *self.group->on_device->group;
+    const auto deadline = fabricshm::Clock::now() + std::chrono::milliseconds(kTimeoutMs);
+    auto exports = device.offer(self.memory + kSkip, kRoom - kSkip);
+    if (!exports.ok()) return failed(60);
+    std::vector<Offer> offers(2);
+    Words words(kWords);
+    std::memcpy(&words[1], &exports.value()->offered(), sizeof(Offer));
+    const auto all = fabricshm::gather(group, words, deadline);
+    if (!all.ok()) return failed(61);
+    for (std::size_t i = 0; i < 2; ++i) {
+        std::memcpy(&offers[i], &(*all)[i * kWords + 1], sizeof(Offer));
+    }
+    victim = offers[0];
+    if (!exports.value()->open(offers).ok()) return failed(62);
+    if (!fabricshm::gather(group, {0, 0b11}, deadline).ok()) return failed(63);
+    device.use(std::move(exports).value());
+    return fabricshm::pass_barrier(group, deadline).ok() ? 0 : failed(64);
+}
+
+int hostile(Rank& self, const Offer& victim) {
     fabricshm::Group& group = self.group->local();
     const auto deadline = fabricshm::Clock::now() + std::chrono::milliseconds(kTimeoutMs);
-    Offer victim{};
     for (const Lie& lie : kLies) {
         auto exports = self.group->on_device->group->offer(self.memory + kSkip, kRoom - kSkip);
         if (!exports.ok()) return failed(50);
@@ -407,9 +428,7 @@ int hostile(Rank& self) {
         Offer offer = exports.value()->offered();
         lie.change(words[0], offer, victim);
         std::memcpy(&words[1], &offer, sizeof offer);
-        const auto all = fabricshm::gather(group, words, deadline);
-        if (!all.ok()) return failed(51);
-        std::memcpy(&victim, &(*all)[1], sizeof victim);
+        if (!fabricshm::gather(group, words, deadline).ok()) return failed(51);
         if (words[0] != 0) continue;  // the others hear of a failure, and that was it
         // And then that it reaches all.
         if (!fabricshm::gather(group, {0, 0b11}, deadline).ok()) return failed(52);
@@ -420,9 +439,11 @@ int hostile(Rank& self) {
 int run_hostile(const std::string& socket, int rank) {
     Rank self(socket, rank, 2);
     if (!self.ok) return failed(1);
-    if (self.export_own(true, nullptr) != 0) return failed(2);
+    if (rank == 0 && self.export_own(true, nullptr) != 0) return failed(2);
     if (rank == 1) {
-        if (const int code = hostile(self); code != 0) return code;
+        Offer victim{};
+        if (const int code = export_and_listen(self, victim); code != 0) return code;
+        if (const int code = hostile(self, victim); code != 0) return code;
     }
     for (std::size_t i = 0; rank == 0 && i < std::size(kLies); ++i) {
         const int code = self.export_own(true, nullptr);

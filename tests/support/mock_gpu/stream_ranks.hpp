@@ -84,8 +84,9 @@ struct Ranks {
     }
 
     // What CudaSeat does for ranks that are processes: the ranks of `exporters` export their memory
-    // on the device from `skip` on, the others nothing. Nothing runs meanwhile.
-    Result<std::uint32_t> export_all(unsigned int exporters, Bytes skip = 0) {
+    // on the device from `skip` on but for the last `rest` bytes, the others nothing. Nothing runs
+    // meanwhile.
+    Result<std::uint32_t> export_all(unsigned int exporters, Bytes skip = 0, Bytes rest = 0) {
         std::vector<std::unique_ptr<gpu::DeviceExports>> exports;
         std::vector<gpu::ExportOffer> offers;
         for (int rank = 0; rank < world; ++rank) {
@@ -93,7 +94,7 @@ struct Ranks {
             const bool has = (exporters >> rank & 1) != 0;
             FABRIC_TRY(auto made,
                        groups[index]->offer(has ? own(rank, Where::kDevice) + skip : nullptr,
-                                            has ? kPerRank - skip : 0));
+                                            has ? kPerRank - skip - rest : 0));
             offers.push_back(made->offered());
             exports.push_back(std::move(made));
         }

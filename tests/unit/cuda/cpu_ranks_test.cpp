@@ -256,6 +256,10 @@ TEST_SUITE("cuda.cpu_ranks") {
                 CHECK(error.detail == 77);
             }
             CHECK(reports.load() >= 1);
+            // The rank did not say that it had done its part.
+            const auto* words = reinterpret_cast<const kernels::cuda::DeviceRankWords*>(
+                mapping.data() + sizeof(kernels::cuda::DeviceGroupHeader));
+            CHECK(words[1].done == 0);
         }
     }
 }

@@ -207,7 +207,7 @@ TEST_SUITE("cuda.exports") {
 
     TEST_CASE("buffers that are not all inside of the range go through the stage") {
         Ranks ranks(2);
-        REQUIRE(ranks.export_all(0b11, kSkip).ok());
+        REQUIRE(ranks.export_all(0b11, kSkip, kSkip).ok());
         std::vector<int> good(2);
         const auto run_at = [&](Bytes at) {
             ranks.host.launches.clear();
@@ -220,10 +220,12 @@ TEST_SUITE("cuda.exports") {
             return copies(ranks.host);
         };
         CHECK(run_at(kSkip) == 0);
-        CHECK(run_at(kPerRank - 256) == 0);  // the last bytes
-        CHECK(run_at(kSkip - 4) == 4);       // one element before it
+        CHECK(run_at(kPerRank - kSkip - 256) == 0);  // its last bytes
+        CHECK(run_at(kPerRank - kSkip - 252) == 4);  // one element behind it
+        CHECK(run_at(kPerRank - kSkip) == 4);
+        CHECK(run_at(kSkip - 4) == 4);  // one element before it
         CHECK(run_at(0) == 4);
-        for (const int all : good) CHECK(all == 4);
+        for (const int all : good) CHECK(all == 6);
     }
 
     TEST_CASE("memory that was freed under its export and allocated again goes through the stage") {
