@@ -64,6 +64,7 @@ ProcessGroupFabricshm::~ProcessGroupFabricshm() {
     const WithoutInterpreterLock released;
     // What was submitted is finished first, for peers count on it; then the group can be left.
     executor_->shut_down();
+    cuda_.reset();
     communicator_.reset();
 }
 
@@ -93,7 +94,11 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::broadcast(
     c10d::assertRootTensor(refuse, static_cast<int>(options.rootTensor),
                            static_cast<int>(tensors.size()));
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu("broadcast", tensors);
+    if (are_on_cuda("broadcast", tensors)) {
+        return cuda_broadcast(
+            on_device(tensors[0], c10d::OpType::BROADCAST, "fabricshm:broadcast"), tensors[0],
+            static_cast<int>(options.rootRank));
+    }
     return submit(
         // In place: the root's tensor is read, the others' are written.
         {c10d::OpType::BROADCAST, "fabricshm:broadcast", tensors[0].nbytes(), tensors, tensors},
@@ -118,6 +123,10 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_dense(TensorList te
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
     // One after the other and not joined: tensors in the arena are reduced where they are.
     const Reduction reduction = all_reduction_of(tensors[0].scalar_type(), op);
+    if (tensors[0].is_cuda()) {
+        return cuda_all_reduce(on_device(tensors[0], type, "fabricshm:all_reduce"), tensors,
+                               reduction);
+    }
     return submit({type, "fabricshm:all_reduce", bytes, tensors, tensors},
                   [communicator = communicator_, tensors, reduction, timeout] {
                       for (const at::Tensor& tensor : tensors) {
@@ -133,10 +142,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
     c10d::assertSingleElement(refuse, tensors);
     const Milliseconds timeout = timeout_of(options.timeout);
     if (tensors[0].layout() != at::kSparse) {
-        require_cpu("allreduce", tensors);
+        are_on_cuda("allreduce", tensors);
         return reduce_dense(tensors, options.reduceOp, timeout, c10d::OpType::ALLREDUCE);
     }
-    TORCH_CHECK(tensors[0].device().is_cpu(), "fabricshm: allreduce takes CPU tensors");
+    TORCH_CHECK(tensors[0].device().is_cpu(),
+                "fabricshm: allreduce of sparse tensors takes those of the CPU; use .to_dense() or "
+                ".cpu()");
     c10d::ReduceOp op = options.reduceOp;
     TORCH_CHECK(op == c10d::ReduceOp::SUM,
                 // Word for word what gloo says here: torch's own test suite expects it.
@@ -159,7 +170,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce_coalesced(
     for (std::size_t i = 1; i < tensors.size(); ++i) {
         c10d::assertTypeMatch(refuse, tensors[0].options(), tensors, i);
     }
-    require_cpu("allreduce_coalesced", tensors);
+    are_on_cuda("allreduce_coalesced", tensors);
     return reduce_dense(tensors, options.reduceOp, timeout_of(options.timeout),
                         c10d::OpType::ALLREDUCE_COALESCED);
 }
@@ -169,8 +180,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
     const Refuse refuse("reduce");
     c10d::assertRootRank(refuse, static_cast<int>(options.rootRank), getSize());
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu("reduce", tensors);
+    const bool on_cuda = are_on_cuda("reduce", tensors);
     const Reduction reduction = reduction_of(tensors[0].scalar_type(), options.reduceOp);
+    if (on_cuda) {
+        return cuda_reduce(on_device(tensors[0], c10d::OpType::REDUCE, "fabricshm:reduce"),
+                           tensors[0], reduction, static_cast<int>(options.rootRank));
+    }
     return submit(
         {c10d::OpType::REDUCE, "fabricshm:reduce", tensors[0].nbytes(), tensors, tensors},
         [communicator = communicator_, tensor = tensors[0], reduction,
@@ -189,6 +204,16 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
 }
 
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::barrier(const c10d::BarrierOptions& options) {
+    std::shared_ptr<CudaLane> lane;
+    {
+        const std::lock_guard lock(cuda_mutex_);
+        lane = cuda_;
+    }
+    // What the ranks have put on their streams comes before it, where they have any.
+    if (lane) {
+        sequence_.fetch_add(1, std::memory_order_relaxed);  // as in submit()
+        return cuda_barrier({lane, c10d::OpType::BARRIER, "fabricshm:barrier"});
+    }
     return submit({c10d::OpType::BARRIER, "fabricshm:barrier", 0, {}, {}},
                   [communicator = communicator_, timeout = timeout_of(options.timeout)] {
                       communicator->run(make_call(FABRICSHM_BARRIER, FABRICSHM_U8, 0, timeout),
@@ -202,7 +227,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
     const bool sends = kind == FABRICSHM_SEND;
     const Refuse refuse(sends ? "send" : "recv");
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu(sends ? "send" : "recv", tensors);
+    are_on_cuda(sends ? "send" : "recv", tensors);
     TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
     TORCH_CHECK(peer == FABRICSHM_ANY_PEER || (peer >= 0 && peer < getSize()),
                 "fabricshm: there is no rank ", peer, " in a group of ", getSize());
