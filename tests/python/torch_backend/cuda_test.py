@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import unittest
+from datetime import timedelta
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 import fabric_test  # noqa: E402
@@ -16,6 +17,8 @@ try:
     import torch.distributed as dist
 except ImportError as error:
     fabric_test.skip(error)
+
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import mock_cuda  # noqa: E402
 
@@ -271,7 +274,6 @@ def in_the_order_of_streams(rank, world):
         gpu.close_gate()
         gpu.fill_later(value, 1.0)
         work = dist.all_reduce(value, async_op=True)
-        from datetime import timedelta
         try:
             work.wait(timedelta(milliseconds=20))
         except RuntimeError as error:
@@ -339,7 +341,7 @@ def refusals(rank, world):
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     dist.all_reduce(value)
     raises("this tensor is on cuda:1", lambda: dist.all_reduce(torch.ones(3, device="cuda:1")))
-    raises("tensors on cuda:0 and on cpu",
+    raises("tensors on cpu and on cuda:0",
            lambda: dist.all_gather([torch.ones(3).cuda() for _ in range(world)], torch.ones(3)))
     raises("Cannot use ReduceOp.AVG", lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32).cuda(), dist.ReduceOp.AVG))
     raises("cannot reduce ComplexFloat", lambda: dist.reduce_scatter(
@@ -366,29 +368,24 @@ def mixed(rank, world):
 def different(rank, world):
     dist.all_reduce(torch.ones(3).cuda())
     work = dist.all_reduce(torch.ones(3 + rank).cuda(), async_op=True)
-    from datetime import timedelta
     return raises("", lambda: work.wait(timedelta(seconds=60)))
 
 
 def killed(rank, world, path):
     """What the survivors are told, at each of the places where they can find out."""
-    from datetime import timedelta
     with fabric_test.process_group("fabricshm", path, rank, world):
         dist.all_reduce(torch.ones(3).cuda())
+        store = dist.distributed_c10d._get_default_store()
         if rank == 1:
+            store.wait(["0", "2"], timedelta(seconds=60))
             os.kill(os.getpid(), signal.SIGKILL)
         value = torch.ones(3).cuda()
         work = dist.all_reduce(value, async_op=True)
-        # Not by this group's means: the watcher ends what the stream waits for.
+        work.wait()
+        store.set(str(rank), "")
+        # By no means of this group: its watcher ends what the stream waits for.
         gpu.synchronize()
-        work_text = ""
-        for _ in range(200_000):
-            try:
-                work.wait()
-            except RuntimeError as error:
-                work_text = str(error)
-                break
-        texts = [work_text]
+        texts = [raises("", work.wait)]
         texts.append(raises("", lambda: dist.all_reduce(value)))
         texts.append(raises("", lambda: dist.barrier()))
         assert not work.is_success() and work.is_completed()
@@ -401,7 +398,7 @@ def late(rank, world, path):
         dist.all_reduce(torch.ones(3).cuda())
         store = dist.distributed_c10d._get_default_store()
         if rank == 1:
-            store.wait(["heard"], __import__("datetime").timedelta(seconds=60))
+            store.wait(["heard"], timedelta(seconds=60))
             return None
         text = raises("", lambda: dist.barrier())
         store.set("heard", "")
@@ -418,6 +415,62 @@ def outlived(rank, world, path):
     with fabric_test.process_group("fabricshm", path + "-2", rank, world):
         dist.all_reduce(value)
     same(value, [world * sum(range(world))] * 4000, "in the next group")
+
+
+def make_model():
+    torch.manual_seed(7)
+    return torch.nn.Sequential(
+        torch.nn.Linear(40, 300), torch.nn.ReLU(), torch.nn.BatchNorm1d(300), torch.nn.Linear(300, 300),
+        torch.nn.ReLU(), torch.nn.Linear(300, 10))
+
+
+def trained(rank, model, group, steps=4, hook=None, **options):
+    model = DistributedDataParallel(model, process_group=group, **options)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    device = next(model.parameters()).device
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(100 + rank)
+    for _ in range(steps):
+        inputs = torch.randn(16, 40, generator=generator).to(device)
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    return torch.cat([tensor.detach().flatten().cpu() for tensor in [*model.parameters(), *model.buffers()]])
+
+
+@in_group
+def ddp(rank, world, options):
+    """A model on the device with the fabric, and on the CPU with gloo."""
+    gloo = dist.new_group(backend="gloo")
+    hook = None
+    if options.pop("compressed", False):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        hook = default_hooks.fp16_compress_hook
+    ours = trained(rank, make_model().cuda(), None, hook=hook, **options)
+    theirs = trained(rank, make_model(), gloo, hook=hook, **options)
+    gathered = [torch.empty_like(ours) for _ in range(world)]
+    dist.all_gather(gathered, ours, group=gloo)
+    parameters = len(torch.nn.utils.parameters_to_vector(make_model().parameters()))
+    identical = all(torch.equal(ours[:parameters], other[:parameters]) for other in gathered)
+    return identical, torch.equal(ours, theirs), (ours - theirs).abs().max().item()
+
+
+class Training(unittest.TestCase):
+    def test_two_ranks_end_with_the_parameters_of_gloo_on_the_cpu_to_the_last_bit(self):
+        for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.2}, {"static_graph": True},
+                        {"compressed": True}):
+            with self.subTest(options):
+                for identical, equal, difference in fabric_test.run_ranks(
+                        ddp, 2, fabric_test.store_path(), dict(options)):
+                    self.assertTrue(identical)
+                    self.assertTrue(equal, f"differs by {difference}")
+
+    def test_three_ranks_are_alike_and_near_gloo(self):
+        for identical, _, difference in fabric_test.run_ranks(ddp, 3, fabric_test.store_path(), {}):
+            self.assertTrue(identical)
+            self.assertLess(difference, 1e-4)
 
 
 class Collectives(unittest.TestCase):

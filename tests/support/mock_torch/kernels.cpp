@@ -8,6 +8,8 @@
 #include <c10/core/Allocator.h>
 #include <torch/library.h>
 
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "tests/support/mock_torch/driver.hpp"
@@ -16,18 +18,32 @@ namespace mock_torch {
 
 namespace {
 
-void free_on_device(void* memory) {
-    driver().free(memory);
+// Memory belongs to the stream that was current when it was made, as torch's own allocator has it:
+// what is given back is used again when that stream has come so far.
+struct Block {
+    void* memory;
+    std::size_t bytes;
+    Handle stream;
+};
+
+void give_back(void* context) {
+    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    std::memset(block->memory, 0xee, block->bytes);  // what still uses it is wrong
+    driver().free(block->memory);
+}
+
+void free_in_order(void* context) {
+    auto* block = static_cast<Block*>(context);
+    driver().launch_host(block->stream, &give_back, block);
 }
 
 struct Allocator final : c10::Allocator {
     c10::DataPtr allocate(std::size_t bytes) const override {
-        const c10::Device device(c10::kCUDA,
-                                 c10::impl::getDeviceGuardImpl(c10::kCUDA)->getDevice().index());
-        void* made = bytes == 0 ? nullptr : driver().allocate(bytes);
-        return {made, made, made == nullptr ? c10::detail::deleteNothing : free_on_device, device};
+        const c10::Device device = c10::impl::getDeviceGuardImpl(c10::kCUDA)->getDevice();
+        if (bytes == 0) return {nullptr, device};
+        void* memory = driver().allocate(bytes);
+        return {memory, new Block{memory, bytes, current_stream()}, &free_in_order, device};
     }
-    c10::DeleterFnPtr raw_deleter() const override { return free_on_device; }
 };
 
 Allocator& allocator() {
