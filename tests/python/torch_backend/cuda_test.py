@@ -460,7 +460,7 @@ def ddp(rank, world, options):
 class Training(unittest.TestCase):
     def test_two_ranks_end_with_the_parameters_of_gloo_on_the_cpu_to_the_last_bit(self):
         for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.2}, {"static_graph": True},
-                        {"compressed": True}):
+                        {"find_unused_parameters": True}, {"compressed": True}):
             with self.subTest(options):
                 for identical, equal, difference in fabric_test.run_ranks(
                         ddp, 2, fabric_test.store_path(), dict(options)):

@@ -1,6 +1,8 @@
 // What a torch with CUDA registers of its devices, streams and events, on the mock driver. Two
 // devices, which are the same one to the driver.
 
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <array>
@@ -91,6 +93,18 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
+// What autograd asks for the streams that it goes back to after a backward, and
+// DistributedDataParallel for its map of parameters that were not used.
+struct Hooks final : at::CUDAHooksInterface {
+    explicit Hooks(at::CUDAHooksArgs) {}
+    bool hasCUDA() const override { return true; }
+    bool hasPrimaryContext(int64_t) const override { return true; }
+    // All memory of the host is as good: copies are done by the host.
+    at::Allocator* getPinnedMemoryAllocator() const override {
+        return c10::GetDefaultCPUAllocator();
+    }
+};
+
 }  // namespace
 
 Handle current_stream() {
@@ -98,3 +112,10 @@ Handle current_stream() {
 }
 
 }  // namespace mock_torch
+
+namespace at {
+
+using CUDAHooks = mock_torch::Hooks;  // found by this name
+REGISTER_CUDA_HOOKS(CUDAHooks)
+
+}  // namespace at
