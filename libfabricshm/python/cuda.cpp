@@ -84,6 +84,10 @@ void CudaGroup::broadcast(std::uintptr_t buffer, std::uint64_t count, int dtype,
                                         static_cast<fabricshm_dtype>(dtype), root, at(stream)));
 }
 
+void CudaGroup::status() const {
+    check(fabricshm_cuda_status(open()->group));
+}
+
 void CudaGroup::wait(std::uintptr_t stream, std::int64_t timeout_ms) const {
     const std::shared_ptr<GroupHandle> group = open();
     check(without_lock(

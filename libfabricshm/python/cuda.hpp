@@ -45,6 +45,9 @@ class CudaGroup {
                     std::uintptr_t stream) const;
     void broadcast(std::uintptr_t buffer, std::uint64_t count, int dtype, int root,
                    std::uintptr_t stream) const;
+    /// Raises when a rank has died or failed, without waiting; the waits of others end then. From
+    /// any thread.
+    void status() const;
     /// Until the stream has nothing to do, without the interpreter's lock.
     void wait(std::uintptr_t stream, std::int64_t timeout_ms) const;
     void leave();

@@ -257,6 +257,7 @@ void bind_cuda(py::module_& module) {
              py::arg("count"), py::arg("dtype"), py::arg("stream"))
         .def("broadcast", &CudaGroup::broadcast, py::arg("buffer"), py::arg("count"),
              py::arg("dtype"), py::arg("root"), py::arg("stream"))
+        .def("status", &CudaGroup::status)
         .def("wait", &CudaGroup::wait, py::arg("stream"), py::arg("timeout_ms"))
         .def("leave", &CudaGroup::leave);
 }

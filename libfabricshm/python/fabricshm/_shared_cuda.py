@@ -2,15 +2,28 @@
 docs/optimisers.md."""
 
 import math
+import threading
 import types
+import weakref
 
 import torch
 
 from . import _fabricshm
 from ._arrays import milliseconds, type_code
+from ._errors import FabricError
 from ._shared import TYPES
 
 UNIT = 128  # elements: each rank's range is whole lines of every type
+WATCH_EVERY = 0.1  # seconds
+
+
+def _watch(on_device, stopped):
+    """A program that waits for its device alone would hear of a dead rank at the timeout."""
+    while not stopped.wait(WATCH_EVERY):
+        try:
+            on_device.status()
+        except FabricError:
+            return  # it stays so, and the next step says it
 
 
 class CudaParameters:
@@ -42,6 +55,9 @@ class CudaParameters:
         stage = 2 * self._values.numel() * self._values.element_size()
         self._on_device = _fabricshm.CudaGroup(
             group._handle, self.device.index, max(stage, 1 << 16), milliseconds(timeout))  # fmt: skip
+        stopped = threading.Event()
+        weakref.finalize(self, stopped.set)
+        threading.Thread(target=_watch, args=(self._on_device, stopped), name="fabricshm-cuda", daemon=True).start()
         # One rank's values are everyone's.
         self._on_device.broadcast(
             self._values.data_ptr(), self._total, type_code(self._kind), 0, self._stream())  # fmt: skip

@@ -61,7 +61,7 @@ def like_the_cpu(rank, world):
     found = {}
     with fabric_test.group_of(rank, world) as (arena, group):
         for index, (name, options) in enumerate(RULES.items()):
-            for dtype in (torch.float32, torch.bfloat16):
+            for dtype in (torch.float32, torch.bfloat16) if name == "AdamW" else (torch.float32,):
                 make = getattr(optim, name.split()[0])
                 ours, theirs = network(dtype).cuda(), network(dtype)
                 if rank != 0:
@@ -75,6 +75,7 @@ def like_the_cpu(rank, world):
                     train(ours, on_gpu, rank, weight=weight)
                     assert on_gpu.report.step == STEPS
                     on_gpu.shared.wait()
+                    assert distance(theirs, network(dtype)) > 0.01
                     found[name, str(dtype)] = distance(ours, theirs)
                     # State by the names of PyTorch, whole on every rank.
                     state = on_gpu.state_dict()["state"]
@@ -83,8 +84,15 @@ def like_the_cpu(rank, world):
                     for key in wanted:
                         assert state[key].keys() == wanted[key].keys(), name
                         for each in wanted[key]:
-                            assert (row([state[key][each]]) - row([wanted[key][each]])).abs().max() < 1e-4, (name, each)
+                            assert torch.equal(row([state[key][each]]), row([wanted[key][each]])), (name, each)
     return found
+
+
+def on_the_host(state):
+    """As torch.load(map_location="cpu") gives it."""
+    if isinstance(state, dict):
+        return {key: on_the_host(value) for key, value in state.items()}
+    return state.cpu().clone() if torch.is_tensor(state) else state
 
 
 def shared_module(rank, world):
@@ -93,7 +101,7 @@ def shared_module(rank, world):
         model = fabric.share(network(torch.float32).cuda(), group, "adamw")
         optimiser = optim.AdamW(model.parameters(), lr=0.01)
         train(model, optimiser, rank, range(3))
-        saved = {"model": {k: v.cpu().clone() for k, v in model.state_dict().items()}, "optimiser": optimiser.state_dict()}
+        saved = {"model": on_the_host(model.state_dict()), "optimiser": on_the_host(optimiser.state_dict())}
         train(model, optimiser, rank, range(3, 6))
         with arena.join("again", rank, world) as other:
             resumed = network(torch.float32).cuda()
@@ -145,12 +153,11 @@ def killed(rank, world):
 
 
 class OnADevice(unittest.TestCase):
-    def test_steps_are_those_of_the_cpu(self):
+    def test_steps_are_those_of_the_cpu_to_the_last_bit(self):
         for world in (1, 2, 3):
             for found in fabric_test.run_ranks(like_the_cpu, world):
                 for what, apart in found.items():
-                    limit = 2e-2 if "bfloat16" in what[1] else 1e-5
-                    self.assertLess(apart, limit, (world, what))
+                    self.assertEqual(apart, 0, (world, what))
 
     def test_a_shared_module_goes_on_from_a_checkpoint(self):
         self.assertEqual(fabric_test.run_ranks(shared_module, 2), [0.0, 0.0])
