@@ -90,8 +90,7 @@ void CudaGroup::status() const {
 
 void CudaGroup::wait(std::uintptr_t stream, std::int64_t timeout_ms) const {
     const std::shared_ptr<GroupHandle> group = open();
-    check(without_lock(
-        [&] { return fabricshm_cuda_wait(group->group, at(stream), timeout_ms); }));
+    check(without_lock([&] { return fabricshm_cuda_wait(group->group, at(stream), timeout_ms); }));
 }
 
 void CudaGroup::leave() {

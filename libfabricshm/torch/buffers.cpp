@@ -38,8 +38,8 @@ bool are_on_cuda(const char* what, const std::vector<at::Tensor>& tensors) {
                     tensor.device(),
                     "; the backend works on CPU and CUDA tensors, use another backend for it");
         TORCH_CHECK(tensor.layout() == at::kStrided, "fabricshm: ", what, " takes dense tensors");
-        TORCH_CHECK(tensor.device() == tensors[0].device(), "fabricshm: ", what,
-                    " got tensors on ", tensors[0].device(), " and on ", tensor.device(),
+        TORCH_CHECK(tensor.device() == tensors[0].device(), "fabricshm: ", what, " got tensors on ",
+                    tensors[0].device(), " and on ", tensor.device(),
                     "; those of one call are on one device");
     }
     return !tensors.empty() && tensors[0].is_cuda();

@@ -95,7 +95,7 @@ class Communicator {
     std::string name_;
     mutable std::uint64_t calls_ = 0;  // of run(), which is called by one thread at a time
     mutable std::array<Called, kRemembered> called_;
-    bool has_device_ = false;  // the arena is attached for this group
+    bool has_device_ = false;      // the arena is attached for this group
     mutable std::mutex starting_;  // the library wants starts of one group in an order
     std::shared_ptr<void> in_flight_ = std::make_shared<int>(0);  // shared by every transfer
 };

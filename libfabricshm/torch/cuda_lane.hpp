@@ -82,7 +82,7 @@ class CudaLane {
     const std::shared_ptr<Communicator> communicator_;
     const CudaStream stream_;
     const std::chrono::milliseconds timeout_;
-    std::mutex mutex_;  // of run(): one thread at a time for each group
+    std::mutex mutex_;                            // of run(): one thread at a time for each group
     c10::Event arrival_{c10::DeviceType::CUDA};   // of the caller's stream, recorded once for each
     std::deque<std::shared_ptr<InFlight>> held_;  // in the order of the stream
 

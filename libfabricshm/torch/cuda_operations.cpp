@@ -152,10 +152,10 @@ CudaWorkRef cuda_reduce_scatter(const CudaTarget& to, const at::Tensor& output,
         }
         const bool fits = output.is_contiguous() && output.scalar_type() == reduction.carrier;
         const at::Tensor target = fits ? output : empty_row(whole, output.numel());
-        check(fabricshm_reduce_scatter_on_stream(
-                  lane.group(), whole.data_ptr(), target.data_ptr(),
-                  static_cast<std::uint64_t>(output.numel()), reduction.dtype, reduction.op,
-                  lane.stream().handle()),
+        check(fabricshm_reduce_scatter_on_stream(lane.group(), whole.data_ptr(), target.data_ptr(),
+                                                 static_cast<std::uint64_t>(output.numel()),
+                                                 reduction.dtype, reduction.op,
+                                                 lane.stream().handle()),
               "reduce-scatter");
         if (!fits) copy_out(target, {output});
     });

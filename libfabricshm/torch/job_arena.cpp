@@ -125,8 +125,9 @@ void JobArena::attach_device(int device) {
               "put the job's arena into the address space of cuda:" + std::to_string(device));
         device_ = device;
     }
-    TORCH_CHECK(device_ == device, "fabricshm: the process groups of a process share an arena, and ",
-                "it is on cuda:", device_, ": tensors on cuda:", device, " need a process of their own");
+    TORCH_CHECK(
+        device_ == device, "fabricshm: the process groups of a process share an arena, and ",
+        "it is on cuda:", device_, ": tensors on cuda:", device, " need a process of their own");
     ++device_users_;
 }
 

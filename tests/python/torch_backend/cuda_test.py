@@ -372,7 +372,7 @@ def different(rank, world):
 
 
 def killed(rank, world, path):
-    """What the survivors are told, at each of the places where they can find out."""
+    """What is reported to the survivors, at each of the places where they can find out."""
     with fabric_test.process_group("fabricshm", path, rank, world):
         dist.all_reduce(torch.ones(3).cuda())
         store = dist.distributed_c10d._get_default_store()

@@ -90,8 +90,8 @@ at::Tensor alias_of(const at::Tensor& tensor) {
     if (!tensor.defined() || tensor.is_cpu()) return tensor;
     const auto options = tensor.options().device(at::kCPU);
     if (tensor.numel() == 0) return at::empty_strided(tensor.sizes(), tensor.strides(), options);
-    return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
-                         [tensor](void*) {}, options);
+    return at::from_blob(
+        tensor.data_ptr(), tensor.sizes(), tensor.strides(), [tensor](void*) {}, options);
 }
 
 at::Tensor on_device(const at::Tensor& result) {
@@ -105,7 +105,8 @@ at::Tensor on_device(const at::Tensor& result) {
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           c10::optional<at::MemoryFormat>) {
     const at::Tensor fresh = at::empty(size, self.options());
-    if (fresh.nbytes() > self.storage().nbytes()) self.unsafeGetTensorImpl()->set_storage_and_dtype(fresh.storage(), fresh.dtype());
+    if (fresh.nbytes() > self.storage().nbytes())
+        self.unsafeGetTensorImpl()->set_storage_and_dtype(fresh.storage(), fresh.dtype());
     self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
     return self;
 }

@@ -34,8 +34,7 @@ void fill(void* argument) {
 
 void fill_later(const at::Tensor& tensor, float value) {
     mock_torch::driver().launch_host(mock_torch::current_stream(), &wait_at_gate, nullptr);
-    mock_torch::driver().launch_host(mock_torch::current_stream(), &fill,
-                                     new Fill{tensor, value});
+    mock_torch::driver().launch_host(mock_torch::current_stream(), &fill, new Fill{tensor, value});
 }
 
 }  // namespace
@@ -60,12 +59,10 @@ PYBIND11_MODULE(mock_torch, module) {
     });
     // Of float32: written by the stream, after it has passed the gate.
     module.def("fill_later", &fill_later);
-    module.def("is_done", [] {
-        return mock_torch::driver().stream_query(mock_torch::current_stream()) == 0;
-    });
+    module.def("is_done",
+               [] { return mock_torch::driver().stream_query(mock_torch::current_stream()) == 0; });
     module.def(
-        "synchronize",
-        [] { mock_torch::driver().stream_wait(mock_torch::current_stream()); },
+        "synchronize", [] { mock_torch::driver().stream_wait(mock_torch::current_stream()); },
         pybind11::call_guard<pybind11::gil_scoped_release>());
     // Memory as it is, whatever the stream is still going to do.
     module.def("peek", [](const at::Tensor& tensor) {
