@@ -191,7 +191,7 @@ class Stand {
     float* take(std::size_t count, Memory memory) {
         const std::size_t bytes = count * sizeof(float);
         void* block = contender_.allocate(memory, bytes);
-        std::memset(block, 0, bytes);  // first touch by the rank that uses it
+        contender_.clear(memory, block, bytes);
         blocks_.push_back({block, bytes, memory});
         return static_cast<float*>(block);
     }
@@ -242,6 +242,7 @@ class Stand {
             fill(case_.collective, contender_.rank(), pairs_[i]);
             contender_.barrier();  // no rank starts on a shared output while another still reads it
             contender_.run(i);
+            contender_.finish();
             contender_.barrier();
             const std::string here =
                 verify(case_.collective, contender_.rank(), contender_.world(), pairs_[i]);
@@ -279,6 +280,7 @@ class Stand {
         const std::size_t pairs = pairs_.empty() ? 1 : pairs_.size();
         contender_.barrier();
         for (std::size_t i = 0; i < turn.warmup; ++i) run(i % pairs);
+        contender_.finish();
         contender_.barrier();
         const std::int64_t start = now_ns();
         // A counter that is compared and not a remainder, which would be part of what is measured.
@@ -287,6 +289,7 @@ class Stand {
             run(pair);
             if (++pair == pairs) pair = 0;
         }
+        contender_.finish();
         const std::int64_t length = now_ns() - start;
         // A rank that went to sleep now could still owe progress to the others.
         contender_.barrier();
@@ -317,6 +320,10 @@ void* Contender::allocate(Memory memory, std::size_t bytes) {
 
 void Contender::release(Memory /*memory*/, void* block, std::size_t /*bytes*/) {
     std::free(block);
+}
+
+void Contender::clear(Memory /*memory*/, void* block, std::size_t bytes) {
+    std::memset(block, 0, bytes);
 }
 
 void* Contender::allocate_shared(std::size_t /*bytes*/) {

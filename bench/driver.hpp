@@ -76,6 +76,8 @@ class Contender {
     /// Memory for buffers. The default serves kHeap, with huge pages where they help the peers.
     virtual void* allocate(Memory memory, std::size_t bytes);
     virtual void release(Memory memory, void* block, std::size_t bytes);
+    /// Zeros, by the rank that uses the block: its pages are where that rank is.
+    virtual void clear(Memory memory, void* block, std::size_t bytes);
 
     /// The one buffer that all ranks share, on all of them at the same time; only for contenders
     /// that accept Place::kShared.
@@ -94,6 +96,10 @@ class Contender {
     /// Blocks until this rank is done, as a trainer would see it. What it costs is what is
     /// measured: nothing else may happen in here.
     virtual void run(std::size_t pair) = 0;
+
+    /// Waits for what run() has only begun, on a stream. Part of what is measured, once for all
+    /// iterations.
+    virtual void finish() {}
 
     /// By the contender's own means, so that no other library's progress is needed.
     virtual void barrier() = 0;

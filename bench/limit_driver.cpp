@@ -34,7 +34,7 @@
 
 namespace {
 
-constexpr int kMaxWorld = 4;
+constexpr int kMaxWorld = bench::kMaxRanks;
 constexpr std::size_t kPrefetchBytes = 512;
 constexpr std::size_t kPiece = 4096;  // elements, of -split: half of a first-level cache
 constexpr std::size_t kChunk = (std::size_t{256} << 10) / sizeof(float);  // elements, of -turns
@@ -93,6 +93,7 @@ class LimitContender final : public bench::Contender {
 
     std::string refuses_step(const bench::Case& wanted) const {
         if (wanted.place != bench::Place::kShared) return "parameters are shared";
+        if (world_ > bench::kFixed) return "a step is of 4 ranks at most";
         const std::string& how = wanted.algorithm;
         if (how != "push" && how != "push-ahead" && how != "copy") return "no such step";
         return 3 * (wanted.bytes + kSkew + 4096) > shared_.stride ? "larger than --area-bytes" : "";
@@ -414,7 +415,7 @@ void* map_shared(std::size_t bytes) {
 int main(int argc, char** argv) {
     using bench::option;
     const int world = std::stoi(option(argc, argv, "--world"));
-    if (world < 2 || world > kMaxWorld) bench::die("--world is 2 to 4");
+    if (world < 2 || world > kMaxWorld) bench::die("--world is 2 to 16");
     Shared shared{};
     shared.stride = std::stoull(option(argc, argv, "--area-bytes", "536870912")) + 16 * kSkew;
     shared.barrier = new (map_shared(sizeof(Barrier))) Barrier;

@@ -7,6 +7,9 @@
 
 namespace bench {
 
+inline constexpr int kMaxRanks = 16;  // sources and destinations of one move
+inline constexpr int kFixed = 4;      // up to so many have loops of their own
+
 /// How what is moved gets into memory.
 enum class Store {
     kCached,     // through the cache

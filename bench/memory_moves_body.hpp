@@ -57,14 +57,47 @@ struct Moves {
                 return move_fixed<kSources, 2, kVectors, kStreaming, kPrefetch>(m);
             case 3:
                 return move_fixed<kSources, 3, kVectors, kStreaming, kPrefetch>(m);
-            // Four is as many ranks as the limits are measured with.
             default:
                 return move_fixed<kSources, 4, kVectors, kStreaming, kPrefetch>(m);
         }
     }
 
+    // As move_fixed() of more ranks than it is made for: counts that are not known beforehand cost
+    // little next to the memory of so many.
+    template <int kVectors, bool kStreaming, bool kPrefetch>
+    static void move_many(const Move& m) {
+        constexpr std::size_t kTile = std::size_t{kVectors} * kLanes;
+        const std::size_t end = m.count;
+        std::size_t i = 0;
+        for (; i + kTile <= end; i += kTile) {
+            typename Vector::Type sum[kVectors];
+            for (int v = 0; v < kVectors; ++v) sum[v] = Vector::load(m.sources[0] + i + v * kLanes);
+            for (int s = 1; s < m.source_count; ++s) {
+                const float* const from = m.sources[s] + i;
+                for (int v = 0; v < kVectors; ++v) sum[v] += Vector::load(from + v * kLanes);
+            }
+            for (int s = 0; kPrefetch && s < m.source_count; ++s)
+                for (std::size_t line = 0; line < kTile * sizeof(float); line += 64)
+                    __builtin_prefetch(reinterpret_cast<const char*>(m.sources[s] + i) + line +
+                                       m.prefetch);
+            for (int d = 0; d < m.destination_count; ++d) {
+                float* const to = m.destinations[d] + i;
+                for (int v = 0; v < kVectors; ++v)
+                    Vector::template store<kStreaming>(to + v * kLanes, sum[v]);
+            }
+        }
+        for (; i < end; ++i) {
+            float sum = m.sources[0][i];
+            for (int s = 1; s < m.source_count; ++s) sum += m.sources[s][i];
+            for (int d = 0; d < m.destination_count; ++d) m.destinations[d][i] = sum;
+        }
+        if (kStreaming) Vector::fence();
+    }
+
     template <int kVectors, bool kStreaming, bool kPrefetch>
     static void move_counted(const Move& m) {
+        if (m.source_count > kFixed || m.destination_count > kFixed)
+            return move_many<kVectors, kStreaming, kPrefetch>(m);
         switch (m.source_count) {
             case 1:
                 return move_sources<1, kVectors, kStreaming, kPrefetch>(m);
@@ -105,7 +138,7 @@ struct Moves {
         constexpr std::size_t kPiece = 2048;  // elements
         alignas(64) float sums[kPiece];
         for (std::size_t at = 0; at < m.count; at += kPiece) {
-            const float* sources[4];
+            const float* sources[kMaxRanks];
             for (int s = 0; s < m.source_count; ++s) sources[s] = m.sources[s] + at;
             const std::size_t count = m.count - at < kPiece ? m.count - at : kPiece;
             float* to = sums;

@@ -46,7 +46,7 @@ template <bool kPrefetch>
             return pass<2, kPrefetch>(gradients, values, count, prefetch);
         case 3:
             return pass<3, kPrefetch>(gradients, values, count, prefetch);
-        // Four is as many ranks as the limits are measured with.
+        // Four is as many ranks as steps are measured with.
         default:
             return pass<4, kPrefetch>(gradients, values, count, prefetch);
     }

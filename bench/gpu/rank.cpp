@@ -85,11 +85,11 @@ void need(cudaError_t status, const char* what) {
     std::exit(1);
 }
 
-std::shared_ptr<gpu::DeviceArena> on_device(const SharedArena& arena) {
+std::shared_ptr<gpu::DeviceArena> on_device(const SharedArena& arena, int ordinal) {
     const auto driver = gpu::Driver::find();
     if (!driver.ok()) need(driver.error(), "driver");
-    auto context = gpu::DeviceContext::open(*driver.value(), 0, gpu::embedded_kernels());
-    if (!context.ok()) need(context.error(), "device 0");
+    auto context = gpu::DeviceContext::open(*driver.value(), ordinal, gpu::embedded_kernels());
+    if (!context.ok()) need(context.error(), "device");
     auto made = gpu::DeviceArena::make(std::move(context).value(), arena.base(), arena.bytes());
     if (!made.ok()) need(made.error(), "register the arena");
     return std::move(made).value();
@@ -97,14 +97,14 @@ std::shared_ptr<gpu::DeviceArena> on_device(const SharedArena& arena) {
 
 std::unique_ptr<gpu::DeviceGroup> join(const SharedArena& arena,
                                        const std::shared_ptr<gpu::DeviceArena>& device, int rank,
-                                       int world, Duration timeout) {
+                                       int world, Duration timeout, int ranks_here) {
     gpu::DevicePlace place;
     place.rank = rank;
     place.world = world;
     place.block = SharedArena::kBlockOffset;
     place.stage = arena.stage_offset(rank);
     place.stage_bytes = SharedArena::kStageBytes;
-    place.ranks_here = world;
+    place.ranks_here = ranks_here != 0 ? ranks_here : world;
     place.timeout = timeout;
     auto made = gpu::DeviceGroup::make(device, place, nullptr);
     if (!made.ok()) need(made.error(), "join");

@@ -44,11 +44,12 @@ int probe();
 void need(const fabricshm::Result<void>& result, const char* what);
 void need(cudaError_t status, const char* what);
 
-/// The arena on device 0. In the process that uses it.
-std::shared_ptr<fabricshm::gpu::DeviceArena> on_device(const SharedArena& arena);
+/// The arena on a device. In the process that uses it.
+std::shared_ptr<fabricshm::gpu::DeviceArena> on_device(const SharedArena& arena, int ordinal = 0);
 
+/// `ranks_here`: of the group on this device; 0: all of them.
 std::unique_ptr<fabricshm::gpu::DeviceGroup> join(
     const SharedArena& arena, const std::shared_ptr<fabricshm::gpu::DeviceArena>& device, int rank,
-    int world, fabricshm::Duration timeout = std::chrono::seconds(20));
+    int world, fabricshm::Duration timeout = std::chrono::seconds(20), int ranks_here = 0);
 
 }  // namespace gpu_bench

@@ -3,6 +3,7 @@
 In what is printed `...` stands for anything: in a line for its part, alone for lines. FABRIC_INSTALLED=yes: with the programs
 that are installed (scripts/package_check), else with those of the build."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FABRIC_BUILD_DIR", ROOT / "build/release")).resolve()
 INSTALLED = os.environ.get("FABRIC_INSTALLED") == "yes"
 DEADLINE_S = 120
-FILE = re.compile(r"^[^\n]*`([\w.]+)`[^`\n]*:\n\n```(?:cpp|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^[^\n]*`([\w.]+)`[^`\n]*:\n\n```(?:cpp|python|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -58,10 +59,13 @@ class Tutorials(unittest.TestCase):
                 "PYTHONPATH": str(BUILD / "python"), "PKG_CONFIG_PATH": str(lib.parent / "pkgconfig"),
                 "LD_LIBRARY_PATH": str(lib.parent)}
 
-    def run_page(self, name: str):
+    def run_page(self, name: str, clone: bool = False, deadline_s: int = DEADLINE_S):
+        """With `clone` there is one of this tree in the folder."""
         page = (ROOT / "docs/tutorials" / name).read_text()
         steps = list(commands(page))
         with tempfile.TemporaryDirectory(prefix="fabric-tutorial-") as folder:
+            if clone:
+                subprocess.run(["git", "clone", "--quiet", ROOT, f"{folder}/fabricd"], check=True)
             for file, text in FILE.findall(page):
                 (Path(folder) / file).write_text(text)
             script = "exec 2>&1\n" + "".join(f"{command}\nprintf '\\n=== %s\\n' $?\n" for command, _ in steps)
@@ -71,11 +75,12 @@ class Tutorials(unittest.TestCase):
                                       stdin=subprocess.DEVNULL, stdout=printed, stderr=printed,
                                       start_new_session=True) as shell:
                     try:
-                        shell.wait(DEADLINE_S)
+                        shell.wait(deadline_s)
                     except subprocess.TimeoutExpired:
                         pass
                     finally:
-                        os.killpg(shell.pid, signal.SIGKILL)
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(shell.pid, signal.SIGKILL)
                 printed.seek(0)
                 output = printed.read().decode(errors="replace")
         answers = re.split(r"\n=== (\d+)\n", output)
@@ -95,6 +100,14 @@ class Tutorials(unittest.TestCase):
         if not INSTALLED and not (BUILD / "python/fabricshm/torch").exists():
             self.skipTest("built without PyTorch")
         self.run_page("unchanged_pytorch.md")
+
+    def test_a_host(self):
+        self.run_page("a_host.md")
+
+    def test_first_change(self):
+        if INSTALLED or not (ROOT / ".git").exists():
+            self.skipTest("needs a clone")
+        self.run_page("first_change.md", clone=True, deadline_s=600)
 
     def test_data_set(self):
         if not INSTALLED and not (BUILD / "fabricd/data/program/fabric-data").is_file():

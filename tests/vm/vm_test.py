@@ -166,7 +166,7 @@ UNITS = ["basic.target", "sysinit.target", "shutdown.target", "sockets.target", 
          "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket"]
 
 
-def under_systemd(script: str, programs: list, units: list, modules: list) -> Scenario:
+def under_systemd(script: str, programs: list, units: list, modules: list, tools: tuple = ()) -> Scenario:
     """systemd as the first process of the machine, and units that are shipped."""
     needed = [SYSTEMD / "systemd", SYSTEMD / "systemd-journald", *(SYSTEMD / "system" / name for name in UNITS)]
     if missing := [str(path) for path in needed if not path.exists()]:
@@ -175,7 +175,7 @@ def under_systemd(script: str, programs: list, units: list, modules: list) -> Sc
         needed.append(executor)
     files = [*needed, ROOT / "packaging/fabricd.sysusers", *(f"packaging/{name}.service" for name in ("fabricd", *units))]
     return Scenario([Guest(script, ["-M", "q35", "-m", "1G", "-smp", "2"])], FABRICD + programs + [str(file) for file in files],
-                    ["autofs4", *modules], ["systemctl", "journalctl", "systemd-sysusers"])
+                    ["autofs4", *modules], ["systemctl", "journalctl", "systemd-sysusers", *tools])
 
 
 def service(_work: Path) -> Scenario:
@@ -183,10 +183,14 @@ def service(_work: Path) -> Scenario:
 
 
 def units(_work: Path) -> Scenario:
-    """The other shipped units: the metrics' bridge, the dashboard, the data cache and its mount."""
+    """The other shipped units: the metrics' bridge, the dashboard, the data cache and its mount, a user's queue of jobs."""
     programs = ["bridge/fabric-metrics-bridge", "data/program/fabric-data", "data/mount/fabric-mount", "data/mount/fabric-mount-keeper"]
-    return under_systemd("units", [f"fabricd/{name}" for name in programs],
-                         ["fabric-metrics-bridge", "fabric-dashboard", "fabric-data", "fabric-mount@"], ["fuse"])
+    of_users = [str(SYSTEMD / "user" / name) for name in ("basic.target", "default.target", "shutdown.target", "exit.target", "systemd-exit.service")]
+    if missing := [path for path in of_users if not Path(path).exists()]:
+        raise Unavailable(f"{missing[0]} is not there: package systemd (scripts/setup installs it)")
+    return under_systemd("units", [*(f"fabricd/{name}" for name in programs), *of_users],
+                         ["fabric-metrics-bridge", "fabric-dashboard", "fabric-data", "fabric-mount@", "fabric-jobs"], ["fuse"],
+                         ("setpriv",))
 
 
 SCENARIOS = {scenario.__name__: scenario

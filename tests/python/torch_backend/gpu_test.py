@@ -84,6 +84,20 @@ def order(rank, world):
     assert dist.all_reduce(value, async_op=True).wait(timedelta(seconds=60))
 
 
+@in_group
+def graphs(rank, world):
+    value = torch.full((100_000,), 1.0, device="cuda")
+    dist.all_reduce(torch.ones(1, device="cuda"))  # the ranks have joined
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(value)
+    for replay in range(3):
+        value.fill_(rank + replay)
+        graph.replay()
+        assert (value == sum(r + replay for r in range(world))).all().item(), replay
+
+
 def network():
     torch.manual_seed(7)
     return torch.nn.Sequential(torch.nn.Linear(40, 300), torch.nn.Tanh(), torch.nn.Linear(300, 10)).double()
@@ -115,6 +129,9 @@ class OnTheDevice(unittest.TestCase):
 
     def test_streams_wait(self):
         fabric_test.run_ranks(order, 2, fabric_test.store_path())
+
+    def test_a_graph_is_replayed(self):
+        fabric_test.run_ranks(graphs, 2, fabric_test.store_path())
 
     def test_a_training_is_that_of_the_cpu(self):
         for apart in fabric_test.run_ranks(training, 2, fabric_test.store_path()):

@@ -94,6 +94,48 @@ keeper_killed() {
 }
 check "the keeper is killed, and the mount is there again" keeper_killed
 
+# A user's queue, under the manager of that user's services.
+work=/srv/trainer
+bin=$(sed -n 's/^ExecStart=\(.*\)\/fabricctl .*/\1/p' /etc/systemd/user/fabric-jobs.service)
+as_trainer() {
+    (cd $work && setpriv --reuid trainer --regid trainer --clear-groups env HOME=$work XDG_RUNTIME_DIR=/run/trainer "$@")
+}
+of_user() { as_trainer systemctl --user "$@"; }
+jobs() { as_trainer "$bin/fabricctl" jobs "$@"; }
+queue_pid() { of_user show -p MainPID --value fabric-jobs; }
+queue_is() { [ "$(of_user show -p ActiveState --value fabric-jobs)" = "$1" ] && [ "$(queue_pid)" != "${2:-0}" ]; }
+# job NAME SCRIPT: a program of two ranks, that needs no device of its own.
+job() {
+    printf '%s\n' '#!/bin/sh' "$2" >$work/$1.sh
+    chmod 755 $work/$1.sh
+    printf '%s\n' '[job]' "name = \"$1\"" "script = \"$1.sh\"" 'interpreter = ""' '[[group]]' 'kind = "cpu"' 'ranks = 2' >$work/$1.toml
+}
+shows_job() { jobs show "$1" | grep -q -E "$2"; }
+queue_starts() {
+    systemctl start user-manager && is user-manager ActiveState active && of_user enable --now fabric-jobs && queue_is active
+}
+check "a user's queue of jobs is enabled and starts" queue_starts
+job short 'echo rank $RANK of $WORLD_SIZE'
+short_ends() {
+    jobs submit short.toml && wait_for shows_job short 'ended.*ok' && jobs logs short && jobs logs short | grep -q "rank 1 of 2" ||
+        { jobs show short; return 1; }
+}
+check "what a user submits runs, as that user" short_ends
+job long 'id -u >uid.$RANK; until [ -e end ]; do usleep 100000; done'
+long_runs() { jobs submit long.toml && wait_for test -s $work/uid.1 && [ "$(cat $work/uid.0 $work/uid.1 | tr -d '\n')" = 10001000 ]; }
+check "a job that lasts runs" long_runs
+queue_killed() {
+    pid=$(queue_pid)
+    kill -KILL "$pid" && wait_for queue_is active "$pid" && shows_job long running || { jobs show long; return 1; }
+}
+check "the queue is killed and there again, and the job runs" queue_killed
+queue_stopped() { of_user stop fabric-jobs && queue_is inactive && shows_job long running; }
+check "the queue is stopped, and the job runs" queue_stopped
+long_ends() { of_user start fabric-jobs && touch $work/end && wait_for shows_job long 'ended.*ok' || { jobs show long; return 1; }; }
+check "it ends well under another queue" long_ends
+nothing_left() { jobs leaks && of_user disable --now fabric-jobs && systemctl stop user-manager && is user-manager Result success; }
+check "the user's manager ends, and nothing of the jobs is left" nothing_left
+
 # The unit, then what it must not leave.
 ends() { systemctl stop "$1" && is "$1" ActiveState inactive && [ ! -e "$2" ] || { said_by "$1"; return 1; }; }
 unmounted() { systemctl stop $mount_unit && is $mount_unit Result success && ! grep " /srv/mount " /proc/mounts; }
