@@ -172,4 +172,5 @@ class OnADevice(unittest.TestCase):
 
 if __name__ == "__main__":
     with fabric_test.daemon_or_skip():
+        mock_cuda.skip_without_kernels()
         fabric_test.main()

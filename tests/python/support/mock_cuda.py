@@ -2,6 +2,7 @@
 
 import importlib.util
 
+import fabric_test
 import torch
 
 
@@ -16,3 +17,19 @@ def load(path):
     torch._C._cuda_getCurrentRawStream = module.raw_stream
     torch._C._cuda_isCurrentStreamCapturing = lambda: False
     return module
+
+
+def _why_not(rank, world, path):
+    with fabric_test.process_group("fabricshm", path, rank, world) as dist:
+        try:
+            dist.all_reduce(torch.ones(1).cuda())
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+def skip_without_kernels():
+    """Ends the test where the library was built without its CUDA kernels."""
+    reason = fabric_test.run_ranks(_why_not, 1, fabric_test.store_path())[0]
+    if "without nvcc" in reason:
+        fabric_test.skip(reason)

@@ -394,7 +394,7 @@ def killed(rank, world, path):
 
 
 def late(rank, world, path):
-    with fabric_test.process_group("fabricshm", path, rank, world, timeout=3.0):
+    with fabric_test.process_group("fabricshm", path, rank, world, timeout=6.0):
         dist.all_reduce(torch.ones(3).cuda())
         store = dist.distributed_c10d._get_default_store()
         if rank == 1:
@@ -402,6 +402,17 @@ def late(rank, world, path):
             return None
         text = raises("", lambda: dist.barrier())
         store.set("heard", "")
+        return text
+
+
+def on_two_hosts(rank, world, path, sockets):
+    os.environ["FABRIC_SOCKET"] = sockets[rank]
+    os.environ["FABRIC_NET_TRUSTED"] = "127.0.0.0/8"
+    with fabric_test.process_group("fabricshm", path, rank, world):
+        text = raises("", lambda: dist.all_reduce(torch.ones(3).cuda()))
+        value = torch.ones(3)
+        dist.all_reduce(value)
+        assert value.tolist() == [world] * 3
         return text
 
 
@@ -534,6 +545,14 @@ class Failures(unittest.TestCase):
             self.assertIn("called another operation", text)
             self.assertIn("first operation of CUDA tensors", text)
 
+    def test_ranks_on_several_hosts_are_refused_and_go_on_with_the_cpu(self):
+        import fabricshm._daemon as daemon
+
+        with daemon.EmbeddedDaemon(daemon.find_program(), pool_bytes=1 << 29) as other:
+            sockets = [os.environ["FABRIC_SOCKET"], other.socket]
+            for text in fabric_test.run_ranks(on_two_hosts, 2, fabric_test.store_path(), sockets):
+                self.assertRegex(text, "fabricshm: cannot join on cuda:0.*not for groups of several hosts")
+
     def test_different_operations_are_an_error_of_all(self):
         for text in fabric_test.run_ranks(different, 2, fabric_test.store_path()):
             self.assertRegex(text, "EMISMATCH|EPEER")
@@ -553,4 +572,5 @@ class Failures(unittest.TestCase):
 
 if __name__ == "__main__":
     with fabric_test.daemon_or_skip():
+        mock_cuda.skip_without_kernels()
         fabric_test.main()
