@@ -72,7 +72,7 @@ LIBRARIES = {
     r"spdlog/": {"libfabricshm/base"},
     r"hwloc(/|\.h)|numa(if)?\.h": {"libfabricshm/machine"},
     r"pybind11/": {"libfabricshm/python", "libfabricshm/torch"},
-    r"(torch|c10|ATen|c10d)/": {"libfabricshm/torch"},
+    r"(torch|c10|ATen|c10d)/": {"libfabricshm/torch", "tests"},
     r"Python\.h": {"libfabricshm/python", "libfabricshm/torch"},
     r"(.*mmintrin|x86intrin|arm_neon|cpuid)\.h": {"kernels"},
     r"(cuda|cuda_runtime|cuda_bf16|cuda_fp16|cublas.*|cusolver.*|nvml)\.h|cuda/":

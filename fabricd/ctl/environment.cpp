@@ -48,6 +48,8 @@ std::vector<EnvironmentVariable> read_variables() {
         {"FABRIC_ARENA_BYTES", "PyTorch", "the daemon's default", "size of the arena"},
         {"FABRIC_TORCH_ALLOCATOR", "PyTorch", "auto",
          "auto, all or 0: which tensors lie in the arena"},
+        {"FABRIC_TORCH_STAGE_BYTES", "PyTorch", "an eighth of the arena for all ranks, at most 64M",
+         "memory of a rank in the arena, through which CUDA tensors travel"},
         {"FABRIC_TORCH_THRESHOLD", "PyTorch", "65536", "bytes from which a tensor is large"},
         {"FABRIC_VGPU", "vGPU", "FABRIC_DEVICE",
          "vGPU of the program that preloads libfabricvgpu.so"},

@@ -10,6 +10,7 @@
 #include "kernels/optimise.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 #include "libfabricshm/python/arena.hpp"
+#include "libfabricshm/python/cuda.hpp"
 #include "libfabricshm/python/data.hpp"
 #include "libfabricshm/python/dlpack.hpp"
 #include "libfabricshm/python/errors.hpp"
@@ -228,6 +229,39 @@ void bind_memory(py::module_& module) {
         .def_property_readonly("closed", &Arena::closed);
 }
 
+void bind_cuda(py::module_& module) {
+    using Step = CudaGroup::Step;
+    py::class_<Step>(module, "CudaStep")
+        .def(py::init<>())
+        .def_readwrite("optimiser", &Step::optimiser)
+        .def_readwrite("gradient_dtype", &Step::gradient_dtype)
+        .def_readwrite("publish_dtype", &Step::publish_dtype)
+        .def_readwrite("scale", &Step::scale)
+        .def_readwrite("total", &Step::total)
+        .def_readwrite("begin", &Step::begin)
+        .def_readwrite("count", &Step::count)
+        .def_readwrite("factors", &Step::factors)
+        .def_readwrite("parameters", &Step::parameters)
+        .def_readwrite("first", &Step::first)
+        .def_readwrite("second", &Step::second)
+        .def_readwrite("maximum", &Step::maximum)
+        .def_readwrite("gradient", &Step::gradient)
+        .def_readwrite("publish", &Step::publish);
+    py::class_<CudaGroup>(module, "CudaGroup")
+        .def(py::init<const Group&, int, std::uint64_t, std::int64_t>(), py::arg("group"),
+             py::arg("device"), py::arg("stage_bytes"), py::arg("timeout_ms"))
+        .def_static("factors", &CudaGroup::factors, py::arg("optimiser"), py::arg("hyper"),
+                    py::arg("step"))
+        .def("step", &CudaGroup::step, py::arg("step"), py::arg("stream"))
+        .def("all_gather", &CudaGroup::all_gather, py::arg("input"), py::arg("output"),
+             py::arg("count"), py::arg("dtype"), py::arg("stream"))
+        .def("broadcast", &CudaGroup::broadcast, py::arg("buffer"), py::arg("count"),
+             py::arg("dtype"), py::arg("root"), py::arg("stream"))
+        .def("status", &CudaGroup::status)
+        .def("wait", &CudaGroup::wait, py::arg("stream"), py::arg("timeout_ms"))
+        .def("leave", &CudaGroup::leave);
+}
+
 void bind_parameters(py::module_& module) {
     py::dict rules;
     for (const auto& row : kernels::kRuleRows) {
@@ -388,6 +422,7 @@ PYBIND11_MODULE(_fabricshm, module) {
     bind_memory(module);
     bind_group(module);
     bind_parameters(module);
+    bind_cuda(module);
     bind_snapshots(module);
     bind_data(module);
 }

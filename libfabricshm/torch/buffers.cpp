@@ -7,6 +7,16 @@
 namespace fabricshm::torch_backend {
 namespace {
 
+// An empty tensor may have no address.
+void* first_address(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+        if (tensor.nbytes() != 0) return tensor.data_ptr();
+    }
+    return nullptr;
+}
+
+}  // namespace
+
 // The outputs of an all_gather are usually chunks of one tensor: then the library writes straight
 // into them. An empty tensor lies anywhere.
 bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
@@ -21,25 +31,18 @@ bool lie_in_a_row(const std::vector<at::Tensor>& tensors) {
     return true;
 }
 
-// An empty tensor may have no address.
-void* first_address(const std::vector<at::Tensor>& tensors) {
+bool are_on_cuda(const char* what, const std::vector<at::Tensor>& tensors) {
     for (const at::Tensor& tensor : tensors) {
-        if (tensor.nbytes() != 0) return tensor.data_ptr();
+        TORCH_CHECK(tensor.defined(), "fabricshm: ", what, " got an undefined tensor");
+        TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), "fabricshm: ", what, " got a tensor on ",
+                    tensor.device(),
+                    "; the backend works on CPU and CUDA tensors, use another backend for it");
+        TORCH_CHECK(tensor.layout() == at::kStrided, "fabricshm: ", what, " takes dense tensors");
+        TORCH_CHECK(tensor.device() == tensors[0].device(), "fabricshm: ", what, " got tensors on ",
+                    tensors[0].device(), " and on ", tensor.device(),
+                    "; those of one call are on one device");
     }
-    return nullptr;
-}
-
-}  // namespace
-
-void require_cpu(const char* what, const at::Tensor& tensor) {
-    TORCH_CHECK(tensor.defined(), "fabricshm: ", what, " got an undefined tensor");
-    TORCH_CHECK(tensor.device().is_cpu(), "fabricshm: ", what, " got a tensor on ", tensor.device(),
-                "; the backend works on CPU tensors, use .cpu() or another backend for it");
-    TORCH_CHECK(tensor.layout() == at::kStrided, "fabricshm: ", what, " takes dense tensors");
-}
-
-void require_cpu(const char* what, const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) require_cpu(what, tensor);
+    return !tensors.empty() && tensors[0].is_cuda();
 }
 
 FlatBuffer::FlatBuffer(const std::vector<at::Tensor>& tensors) : tensors_(tensors) {

@@ -9,9 +9,12 @@
 
 namespace fabricshm::torch_backend {
 
-/// Raises unless all are dense CPU tensors. `what` is the operation, for the text.
-void require_cpu(const char* what, const std::vector<at::Tensor>& tensors);
-void require_cpu(const char* what, const at::Tensor& tensor);
+/// Raises unless all are dense tensors of the CPU, or all of one CUDA device, which is true.
+/// `what` is the operation, for the text.
+bool are_on_cuda(const char* what, const std::vector<at::Tensor>& tensors);
+
+/// Whether they are without gaps, each behind the one before it.
+bool lie_in_a_row(const std::vector<at::Tensor>& tensors);
 
 /// Many tensors as one buffer. When they lie one behind the other in memory, as the chunks of one
 /// tensor do, the buffer is that memory; otherwise it is new memory, in the arena when it is large.

@@ -1,7 +1,10 @@
 #include "libfabricshm/torch/call.hpp"
 
+#include <fabricshm/cuda.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -10,6 +13,7 @@
 
 #include "kernels/dtype.hpp"
 #include "libfabricshm/collective/kinds.hpp"
+#include "libfabricshm/torch/environment.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 
 namespace fabricshm::torch_backend {
@@ -103,16 +107,24 @@ void Communicator::join_hosts(std::chrono::milliseconds timeout) {
 Communicator::~Communicator() {
     // A forked child has a copy of this object but not of the membership: leaving would end its
     // parent's.
-    if (group_ == nullptr || getpid() != owner_pid_) return;
+    if (group_ == nullptr || is_of_parent()) return;
+    const auto leave = [group = group_, arena = std::move(arena_), has_device = has_device_] {
+        // On a device this rank leaves alone: its peers may be gone without a word. The words that
+        // their kernels read stay as long as the arena.
+        fabricshm_group_leave(group);
+        if (has_device) arena->detach_device();
+    };
     if (in_flight_.use_count() == 1) {
-        fabricshm_group_leave(group_);
+        leave();
         return;
     }
     // Leaving waits for what was started: a receive that no peer answers would hold up
     // destroy_process_group() for as long as the group's timeout.
-    std::thread([group = group_, arena = std::move(arena_)] {
-        fabricshm_group_leave(group);
-    }).detach();
+    std::thread(leave).detach();
+}
+
+bool Communicator::is_of_parent() const {
+    return getpid() != owner_pid_;
 }
 
 fabricshm_request* Communicator::start(const fabricshm_call& call, const char* what,
@@ -123,6 +135,64 @@ fabricshm_request* Communicator::start(const fabricshm_call& call, const char* w
     std::lock_guard lock(starting_);
     check(fabricshm_start(group_, &call, &request), what);
     return request;
+}
+
+namespace {
+
+// Half of a stage is what a piece of an operation has room for; eight groups find room in an arena.
+std::uint64_t stage_bytes_in(std::uint64_t arena_bytes, int size) {
+    constexpr std::uint64_t kUnit = 64 << 10;
+    constexpr std::uint64_t kMax = 64 << 20;
+    if (const std::uint64_t wanted = bytes_in_environment("FABRIC_TORCH_STAGE_BYTES")) {
+        return wanted;
+    }
+    const std::uint64_t room = arena_bytes / (8 * static_cast<std::uint64_t>(size));
+    return std::clamp(room / kUnit * kUnit, kUnit, kMax);
+}
+
+}  // namespace
+
+// Before a rank waits for the others: what one can't do is an error of all.
+void Communicator::agree_on_cuda(int device, std::uint64_t& stage_bytes,
+                                 std::chrono::milliseconds timeout) {
+    std::exception_ptr error;
+    try {
+        stage_bytes = stage_bytes_in(fabricshm_arena_bytes(arena_->handle()), size_);
+        arena_->attach_device(device);
+        has_device_ = true;
+    } catch (...) {
+        error = std::current_exception();
+    }
+    const std::int64_t mine = error ? 1 : 0;
+    std::vector<std::int64_t> all(static_cast<std::size_t>(size_));
+    fabricshm_call call = make_call(FABRICSHM_ALL_GATHER, FABRICSHM_I64, 1, timeout);
+    call.input = &mine;
+    call.output = all.data();
+    // The name is for a rank that calls something else: it has tensors of the CPU.
+    run(call, "first operation of CUDA tensors");
+    if (error) std::rethrow_exception(error);
+    for (int rank = 0; rank < size_; ++rank) {
+        if (all[static_cast<std::size_t>(rank)] == 0) continue;
+        throw std::runtime_error("fabricshm: cannot use CUDA tensors: rank " +
+                                 std::to_string(rank) + " can't, and says why");
+    }
+}
+
+void Communicator::join_cuda(int device, std::chrono::milliseconds timeout) {
+    std::uint64_t stage_bytes = 0;
+    try {
+        agree_on_cuda(device, stage_bytes, timeout);
+        fabricshm_cuda_options options{};
+        options.struct_size = sizeof options;
+        options.stage_bytes = stage_bytes;
+        options.timeout_ms = timeout.count() > 0 ? timeout.count() : FABRICSHM_TIMEOUT_DEFAULT;
+        check(fabricshm_cuda_join(group_, &options),
+              "join on cuda:" + std::to_string(device) + " with stages of " +
+                  std::to_string(stage_bytes) + " bytes (FABRIC_TORCH_STAGE_BYTES)");
+    } catch (...) {
+        if (std::exchange(has_device_, false)) arena_->detach_device();
+        throw;
+    }
 }
 
 // The text is made on failure only.

@@ -54,6 +54,15 @@ class Communicator {
     /// about another group of the session. Never waits.
     std::optional<fabricshm_directive> directives() const;
 
+    /// The group's first operation of CUDA tensors, in the order of run(): puts the arena into the
+    /// address space of this rank's device and joins the ranks there. Raises on all ranks when one
+    /// of them can't. `timeout` is that of every operation on the device.
+    void join_cuda(int device, std::chrono::milliseconds timeout);
+    /// For operations on streams, after join_cuda().
+    fabricshm_group* handle() const { return group_; }
+    /// This is the copy that a fork has made.
+    bool is_of_parent() const;
+
     int rank() const { return rank_; }
     int size() const { return size_; }
 
@@ -73,6 +82,7 @@ class Communicator {
     static constexpr std::uint64_t kRemembered = 128;
 
     void join_hosts(std::chrono::milliseconds timeout);
+    void agree_on_cuda(int device, std::uint64_t& stage_bytes, std::chrono::milliseconds timeout);
     std::string difference(int peer) const;
 
     // Lives as long as the group does.
@@ -85,6 +95,7 @@ class Communicator {
     std::string name_;
     mutable std::uint64_t calls_ = 0;  // of run(), which is called by one thread at a time
     mutable std::array<Called, kRemembered> called_;
+    bool has_device_ = false;      // the arena is attached for this group
     mutable std::mutex starting_;  // the library wants starts of one group in an order
     std::shared_ptr<void> in_flight_ = std::make_shared<int>(0);  // shared by every transfer
 };

@@ -53,14 +53,6 @@ void gather_everywhere(const Communicator& communicator, const at::Tensor& input
     all.store();
 }
 
-// All tensors of `parts` in the carrier type, one behind the other.
-// Types without arithmetic in the library are added up in their carrier, see Reduction.
-at::Tensor joined(const TensorList& parts, at::ScalarType carrier) {
-    TensorList rows;
-    for (const at::Tensor& part : parts) rows.push_back(part.to(carrier).reshape({-1}));
-    return rows.size() == 1 ? rows[0] : at::cat(rows);
-}
-
 void scatter_reduction(const Communicator& communicator, const at::Tensor& whole,
                        const at::Tensor& output, const std::vector<std::uint64_t>& counts,
                        const Reduction& reduction, Milliseconds timeout) {
@@ -123,9 +115,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather(
     c10d::assertSingleElementInput(refuse, inputs);
     if (outputs.size() != 1) refuse("requires one list of output tensors");
     require_one_per_rank(refuse, outputs[0], getSize());
-    require_cpu("allgather", inputs);
-    require_cpu("allgather", outputs[0]);
+    const bool on_cuda = are_on_cuda("allgather", flattened({inputs, outputs[0]}));
     require_alike(refuse, inputs[0], outputs[0]);
+    if (on_cuda) {
+        return cuda_all_gather(on_device(inputs[0], OpType::ALLGATHER, "fabricshm:all_gather"),
+                               inputs, outputs);
+    }
     return submit(
         {OpType::ALLGATHER, "fabricshm:all_gather", total_bytes(outputs[0]), inputs, outputs[0]},
         [communicator = communicator_, input = inputs[0], output = outputs[0],
@@ -137,7 +132,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather(
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_allgather_base(
     at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) {
     const Refuse refuse("_allgather_base");
-    require_cpu("_allgather_base", TensorList{output, input});
+    const bool on_cuda = are_on_cuda("_allgather_base", TensorList{output, input});
     // Checked here, since c10d checks lists only.
     if (output.scalar_type() != input.scalar_type()) refuse("tensors must have the same dtype");
     // By number of elements: c10d leaves the shapes to the caller.
@@ -145,6 +140,11 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_allgather_base(
         refuse("output tensor size must be equal to world_size times input tensor size");
     }
     const TensorList inputs{input};
+    if (on_cuda) {
+        return cuda_all_gather(
+            on_device(input, OpType::_ALLGATHER_BASE, "fabricshm:_all_gather_base"), inputs,
+            {{output}});
+    }
     return submit(
         {OpType::_ALLGATHER_BASE, "fabricshm:_all_gather_base", output.nbytes(), inputs, {output}},
         [communicator = communicator_, input, output, timeout = timeout_of(options.timeout)] {
@@ -159,13 +159,20 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allgather_coalesced(
     if (outputs.size() != static_cast<std::size_t>(getSize())) {
         refuse("output lists should be equal to world size");
     }
-    require_cpu("allgather_coalesced", inputs);
     for (const TensorList& list : outputs) {
         if (list.size() != inputs.size()) refuse("invalid output size: expected one per input");
         for (std::size_t i = 0; i < list.size(); ++i) require_alike(refuse, inputs[i], {list[i]});
-        require_cpu("allgather_coalesced", list);
     }
     TensorList all = flattened(outputs);
+    if (are_on_cuda("allgather_coalesced", flattened({inputs, all}))) {
+        TensorLists by_input(inputs.size());
+        for (const TensorList& list : outputs) {
+            for (std::size_t i = 0; i < list.size(); ++i) by_input[i].push_back(list[i]);
+        }
+        return cuda_all_gather(
+            on_device(inputs[0], OpType::ALLGATHER_COALESCED, "fabricshm:all_gather"), inputs,
+            by_input);
+    }
     const std::size_t bytes = total_bytes(all);
     return submit(
         {OpType::ALLGATHER_COALESCED, "fabricshm:all_gather", bytes, inputs, std::move(all)},
@@ -187,16 +194,19 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::gather(TensorLists& output
     const int root = static_cast<int>(options.rootRank);
     c10d::assertRootRank(refuse, root, getSize());
     c10d::assertSingleElementInput(refuse, inputs);
-    require_cpu("gather", inputs);
     TensorList output;
     if (getRank() == root) {
         if (outputs.size() != 1) refuse("requires a single-element output list");
         output = outputs[0];
         require_one_per_rank(refuse, output, getSize());
-        require_cpu("gather", output);
-        require_alike(refuse, inputs[0], output);
     } else if (!outputs.empty()) {
         refuse("requires empty output on non-root");
+    }
+    const bool on_cuda = are_on_cuda("gather", flattened({inputs, output}));
+    require_alike(refuse, inputs[0], output);
+    if (on_cuda) {
+        return cuda_gather(on_device(inputs[0], OpType::GATHER, "fabricshm:gather"), inputs[0],
+                           output);
     }
     // By what all ranks bring: this decides how long the worker leaves it to its caller.
     const std::size_t bytes = inputs[0].nbytes() * static_cast<std::size_t>(getSize());
@@ -223,16 +233,19 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::scatter(TensorList& output
     const int root = static_cast<int>(options.rootRank);
     c10d::assertRootRank(refuse, root, getSize());
     c10d::assertSingleElementOutput(refuse, outputs);
-    require_cpu("scatter", outputs);
     TensorList input;
     if (getRank() == root) {
         if (inputs.size() != 1) refuse("requires a single-element input list");
         input = inputs[0];
         require_one_per_rank(refuse, input, getSize());
-        require_cpu("scatter", input);
-        require_alike(refuse, outputs[0], input);
     } else if (!inputs.empty()) {
         refuse("requires empty input on non-root");
+    }
+    const bool on_cuda = are_on_cuda("scatter", flattened({outputs, input}));
+    require_alike(refuse, outputs[0], input);
+    if (on_cuda) {
+        return cuda_scatter(on_device(outputs[0], OpType::SCATTER, "fabricshm:scatter"), outputs[0],
+                            input, root);
     }
     const std::size_t bytes = outputs[0].nbytes() * static_cast<std::size_t>(getSize());
     return submit({OpType::SCATTER, "fabricshm:scatter", bytes, input, outputs},
@@ -260,11 +273,15 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_scatter(
     if (inputs.size() != 1) refuse("requires one list of input tensors");
     const TensorList& parts = inputs[0];
     require_one_per_rank(refuse, parts, getSize());
-    require_cpu("reduce_scatter", outputs);
-    require_cpu("reduce_scatter", parts);
+    const bool on_cuda = are_on_cuda("reduce_scatter", flattened({outputs, parts}));
     // Parts may differ between ranks, but the part that becomes mine has to fit my output.
     require_alike(refuse, outputs[0], {parts[static_cast<std::size_t>(getRank())]});
     const Reduction reduction = reduction_of(outputs[0].scalar_type(), options.reduceOp);
+    if (on_cuda) {
+        return cuda_reduce_scatter(
+            on_device(outputs[0], OpType::REDUCE_SCATTER, "fabricshm:reduce_scatter"), outputs[0],
+            parts, reduction);
+    }
     return submit(
         {OpType::REDUCE_SCATTER, "fabricshm:reduce_scatter", total_bytes(parts), parts, outputs},
         [communicator = communicator_, output = outputs[0], parts, reduction,
@@ -277,7 +294,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_scatter(
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
     const Refuse refuse("_reduce_scatter_base");
-    require_cpu("_reduce_scatter_base", TensorList{output, input});
+    const bool on_cuda = are_on_cuda("_reduce_scatter_base", TensorList{output, input});
     if (output.scalar_type() != input.scalar_type()) {
         refuse("input tensor must be the same type as the output tensor.");
     }
@@ -286,6 +303,11 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::_reduce_scatter_base(
     }
     const Reduction reduction = reduction_of(output.scalar_type(), options.reduceOp);
     const TensorList inputs{input};
+    if (on_cuda) {
+        return cuda_reduce_scatter(
+            on_device(output, OpType::_REDUCE_SCATTER_BASE, "fabricshm:_reduce_scatter_base"),
+            output, inputs, reduction);
+    }
     return submit({OpType::_REDUCE_SCATTER_BASE,
                    "fabricshm:_reduce_scatter_base",
                    input.nbytes(),
@@ -305,11 +327,16 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::alltoall_base(
     at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
     std::vector<std::int64_t>& input_splits, const c10d::AllToAllOptions& options) {
     const Refuse refuse("alltoall_base");
-    require_cpu("alltoall_base", TensorList{output, input});
+    const bool on_cuda = are_on_cuda("alltoall_base", TensorList{output, input});
     if (output.scalar_type() != input.scalar_type()) refuse("tensors must have the same dtype");
     c10d::checkSplitSizes(input_splits, input, getSize());
     c10d::checkSplitSizes(output_splits, output, getSize());
     const TensorList inputs{input};
+    if (on_cuda) {
+        return all_to_all_on_host({output}, inputs, [&](TensorList& to, TensorList& from) {
+            return alltoall_base(to[0], from[0], output_splits, input_splits, options);
+        });
+    }
     return submit({OpType::ALLTOALL_BASE,
                    "fabricshm:all_to_all",
                    input.nbytes() + output.nbytes(),
@@ -329,8 +356,11 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::alltoall(
     const Refuse refuse("alltoall");
     require_one_per_rank(refuse, outputs, getSize());
     require_one_per_rank(refuse, inputs, getSize());
-    require_cpu("alltoall", outputs);
-    require_cpu("alltoall", inputs);
+    if (are_on_cuda("alltoall", flattened({inputs, outputs}))) {
+        return all_to_all_on_host(outputs, inputs, [&](TensorList& to, TensorList& from) {
+            return alltoall(to, from, options);
+        });
+    }
     return submit(
         {OpType::ALLTOALL, "fabricshm:all_to_all", total_bytes(inputs) + total_bytes(outputs),
          inputs, outputs},

@@ -1,5 +1,6 @@
 #include "libfabricshm/torch/job_arena.hpp"
 
+#include <fabricshm/cuda.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -115,6 +116,25 @@ void JobArena::attach(const std::string& socket, std::uint64_t bytes) {
     check(fabricshm_arena_open(session_, name_.c_str(), bytes, 0, &arena_), "open the job's arena");
     base_ = static_cast<const char*>(fabricshm_arena_base(arena_));
     end_ = base_ + fabricshm_arena_bytes(arena_);
+}
+
+void JobArena::attach_device(int device) {
+    const std::lock_guard lock(device_mutex_);
+    if (device_users_ == 0) {
+        check(fabricshm_cuda_attach(arena_, device),
+              "put the job's arena into the address space of cuda:" + std::to_string(device));
+        device_ = device;
+    }
+    TORCH_CHECK(
+        device_ == device, "fabricshm: the process groups of a process share an arena, and ",
+        "it is on cuda:", device_, ": tensors on cuda:", device, " need a process of their own");
+    ++device_users_;
+}
+
+void JobArena::detach_device() noexcept {
+    const std::lock_guard lock(device_mutex_);
+    // Where a group is still being left the arena stays attached until it is closed.
+    if (--device_users_ == 0) fabricshm_cuda_detach(arena_);
 }
 
 JobArena::~JobArena() {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 
 namespace fabricshm::torch_backend {
@@ -35,6 +36,12 @@ class JobArena {
     JobArena(const JobArena&) = delete;
     JobArena& operator=(const JobArena&) = delete;
 
+    /// Puts the arena into the address space of a CUDA device, for the first of those that need
+    /// it there; the others are of the same device. Raises when it can't be. May take seconds.
+    void attach_device(int device);
+    /// For each attach_device(); the last one takes the arena out again, unless a group is there.
+    void detach_device() noexcept;
+
     fabricshm_arena* handle() const { return arena_; }
     fabricshm_session* session() const { return session_; }
     const std::string& name() const { return name_; }
@@ -55,6 +62,9 @@ class JobArena {
     std::uint64_t forks_;       // how many forks deep it was opened: a child's copy is not its own
     std::uint64_t groups_ = 0;  // process groups and
     std::uint64_t blocks_ = 0;  // tensors that keep it open; both under the registry's mutex
+    std::mutex device_mutex_;
+    int device_ = 0;  // where it is attached
+    int device_users_ = 0;
 };
 
 }  // namespace fabricshm::torch_backend

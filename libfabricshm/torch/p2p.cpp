@@ -3,7 +3,26 @@
 #include <memory>
 #include <utility>
 
+#include "libfabricshm/torch/arena_allocator.hpp"
+#include "libfabricshm/torch/cuda_stream.hpp"
+
 namespace fabricshm::torch_backend {
+namespace {
+
+// Contiguous for the library; for a receive the content does not matter, the place does. Messages
+// of a device go by way of the CPU.
+at::Tensor buffer_of(const at::Tensor& tensor, bool receives) {
+    if (!tensor.is_cuda()) return tensor.contiguous();
+    const ArenaScope in_arena;
+    at::Tensor buffer = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+    // What is received is copied by another thread, on another stream: after all that the caller
+    // has still to do with the tensor.
+    if (receives) wait_for_current_stream(tensor.device());
+    if (!receives) buffer.copy_(tensor);
+    return buffer;
+}
+
+}  // namespace
 
 // Lives until the library reports the end, even when the caller has dropped the work: the buffer
 // is read or written until then.
@@ -54,8 +73,7 @@ c10::intrusive_ptr<PointToPointWork> PointToPointWork::start(const Communicator&
     transfer->work = work;
     transfer->tensor = tensor;
     transfer->receives = call.kind == FABRICSHM_RECV;
-    // Contiguous for the library; for a receive the content does not matter, the place does.
-    transfer->buffer = tensor.contiguous();
+    transfer->buffer = buffer_of(tensor, transfer->receives);
     call.dtype = FABRICSHM_U8;
     call.count = transfer->buffer.nbytes();
     call.input = transfer->receives ? nullptr : transfer->buffer.data_ptr();

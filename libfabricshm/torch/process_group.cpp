@@ -6,8 +6,10 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 #include <utility>
 
+#include "libfabricshm/torch/arena_allocator.hpp"
 #include "libfabricshm/torch/arguments.hpp"
 #include "libfabricshm/torch/buffers.hpp"
+#include "libfabricshm/torch/cuda_work.hpp"
 #include "libfabricshm/torch/p2p.hpp"
 #include "libfabricshm/torch/reductions.hpp"
 #include "libfabricshm/torch/rendezvous.hpp"
@@ -64,6 +66,7 @@ ProcessGroupFabricshm::~ProcessGroupFabricshm() {
     const WithoutInterpreterLock released;
     // What was submitted is finished first, for peers count on it; then the group can be left.
     executor_->shut_down();
+    cuda_.reset();
     communicator_.reset();
 }
 
@@ -86,6 +89,55 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submissi
     return work;
 }
 
+// In the order of the group's collectives, since ranks join by collectives: a rank that has called
+// one of the CPU's instead is named.
+void ProcessGroupFabricshm::join_cuda(c10::Device device) {
+    TORCH_CHECK(!is_capturing(),
+                "fabricshm: the first operation of a process group on CUDA tensors waits for all "
+                "ranks, which a graph can't capture: call one, a barrier say, before the capture");
+    const CudaStream stream(device);
+    auto joining = c10::make_intrusive<CollectiveWork>(
+        executor_, getRank(), c10d::OpType::BARRIER, "fabricshm:join_cuda", TensorList{},
+        TensorList{}, [communicator = communicator_, device, timeout = timeout_] {
+            communicator->join_cuda(device.index(), timeout);
+        });
+    executor_->submit(joining, std::chrono::nanoseconds(0));
+    joining->wait(kNoTimeout);
+    cuda_ = std::make_shared<CudaLane>(communicator_, stream, timeout_);
+}
+
+CudaTarget ProcessGroupFabricshm::on_device(const at::Tensor& tensor, c10d::OpType type,
+                                            const char* title) {
+    const std::lock_guard lock(cuda_mutex_);
+    if (!cuda_) join_cuda(tensor.device());
+    TORCH_CHECK(tensor.device() == cuda_->device(), "fabricshm: this process group is on ",
+                cuda_->device(), ", where its first CUDA tensor was; this tensor is on ",
+                tensor.device());
+    // Counted when it is called, as in submit().
+    sequence_.fetch_add(1, std::memory_order_relaxed);
+    return {cuda_, type, title};
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::all_to_all_on_host(
+    const TensorList& outputs, const TensorList& inputs,
+    const std::function<WorkRef(TensorList&, TensorList&)>& operation) {
+    const at::NoGradGuard no_grad;
+    // In the arena, where the peers read them.
+    const ArenaScope in_arena;
+    TensorList from;
+    TensorList to;
+    for (const at::Tensor& input : inputs) {
+        from.push_back(at::empty(input.sizes(), input.options().device(at::kCPU)));
+        from.back().copy_(input);  // waits for the caller's stream
+    }
+    for (const at::Tensor& output : outputs) {
+        to.push_back(at::empty(output.sizes(), output.options().device(at::kCPU)));
+    }
+    operation(to, from)->wait(kNoTimeout);
+    for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(to[i]);
+    return c10::make_intrusive<CopiedWork>(getRank(), c10d::OpType::ALLTOALL, outputs);
+}
+
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::broadcast(
     TensorList& tensors, const c10d::BroadcastOptions& options) {
     const Refuse refuse("broadcast");
@@ -93,7 +145,10 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::broadcast(
     c10d::assertRootTensor(refuse, static_cast<int>(options.rootTensor),
                            static_cast<int>(tensors.size()));
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu("broadcast", tensors);
+    if (are_on_cuda("broadcast", tensors)) {
+        return cuda_broadcast(on_device(tensors[0], c10d::OpType::BROADCAST, "fabricshm:broadcast"),
+                              tensors[0], static_cast<int>(options.rootRank));
+    }
     return submit(
         // In place: the root's tensor is read, the others' are written.
         {c10d::OpType::BROADCAST, "fabricshm:broadcast", tensors[0].nbytes(), tensors, tensors},
@@ -118,6 +173,10 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce_dense(TensorList te
     for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
     // One after the other and not joined: tensors in the arena are reduced where they are.
     const Reduction reduction = all_reduction_of(tensors[0].scalar_type(), op);
+    if (tensors[0].is_cuda()) {
+        return cuda_all_reduce(on_device(tensors[0], type, "fabricshm:all_reduce"), tensors,
+                               reduction);
+    }
     return submit({type, "fabricshm:all_reduce", bytes, tensors, tensors},
                   [communicator = communicator_, tensors, reduction, timeout] {
                       for (const at::Tensor& tensor : tensors) {
@@ -133,10 +192,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce(
     c10d::assertSingleElement(refuse, tensors);
     const Milliseconds timeout = timeout_of(options.timeout);
     if (tensors[0].layout() != at::kSparse) {
-        require_cpu("allreduce", tensors);
+        are_on_cuda("allreduce", tensors);
         return reduce_dense(tensors, options.reduceOp, timeout, c10d::OpType::ALLREDUCE);
     }
-    TORCH_CHECK(tensors[0].device().is_cpu(), "fabricshm: allreduce takes CPU tensors");
+    TORCH_CHECK(tensors[0].device().is_cpu(),
+                "fabricshm: allreduce of sparse tensors takes those of the CPU; use .to_dense() or "
+                ".cpu()");
     c10d::ReduceOp op = options.reduceOp;
     TORCH_CHECK(op == c10d::ReduceOp::SUM,
                 // Word for word what gloo says here: torch's own test suite expects it.
@@ -159,7 +220,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::allreduce_coalesced(
     for (std::size_t i = 1; i < tensors.size(); ++i) {
         c10d::assertTypeMatch(refuse, tensors[0].options(), tensors, i);
     }
-    require_cpu("allreduce_coalesced", tensors);
+    are_on_cuda("allreduce_coalesced", tensors);
     return reduce_dense(tensors, options.reduceOp, timeout_of(options.timeout),
                         c10d::OpType::ALLREDUCE_COALESCED);
 }
@@ -169,8 +230,12 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
     const Refuse refuse("reduce");
     c10d::assertRootRank(refuse, static_cast<int>(options.rootRank), getSize());
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu("reduce", tensors);
+    const bool on_cuda = are_on_cuda("reduce", tensors);
     const Reduction reduction = reduction_of(tensors[0].scalar_type(), options.reduceOp);
+    if (on_cuda) {
+        return cuda_reduce(on_device(tensors[0], c10d::OpType::REDUCE, "fabricshm:reduce"),
+                           tensors[0], reduction, static_cast<int>(options.rootRank));
+    }
     return submit(
         {c10d::OpType::REDUCE, "fabricshm:reduce", tensors[0].nbytes(), tensors, tensors},
         [communicator = communicator_, tensor = tensors[0], reduction,
@@ -189,6 +254,16 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
 }
 
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::barrier(const c10d::BarrierOptions& options) {
+    std::shared_ptr<CudaLane> lane;
+    {
+        const std::lock_guard lock(cuda_mutex_);
+        lane = cuda_;
+    }
+    // What the ranks have put on their streams comes before it, where they have any.
+    if (lane) {
+        sequence_.fetch_add(1, std::memory_order_relaxed);  // as in submit()
+        return cuda_barrier({lane, c10d::OpType::BARRIER, "fabricshm:barrier"});
+    }
     return submit({c10d::OpType::BARRIER, "fabricshm:barrier", 0, {}, {}},
                   [communicator = communicator_, timeout = timeout_of(options.timeout)] {
                       communicator->run(make_call(FABRICSHM_BARRIER, FABRICSHM_U8, 0, timeout),
@@ -202,7 +277,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
     const bool sends = kind == FABRICSHM_SEND;
     const Refuse refuse(sends ? "send" : "recv");
     c10d::assertSingleElement(refuse, tensors);
-    require_cpu(sends ? "send" : "recv", tensors);
+    are_on_cuda(sends ? "send" : "recv", tensors);
     TORCH_CHECK(tag >= 0, "Tag must be nonnegative");
     TORCH_CHECK(peer == FABRICSHM_ANY_PEER || (peer >= 0 && peer < getSize()),
                 "fabricshm: there is no rank ", peer, " in a group of ", getSize());

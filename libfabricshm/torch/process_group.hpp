@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #if TORCH_VERSION_MAJOR >= 2
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "libfabricshm/torch/call.hpp"
+#include "libfabricshm/torch/cuda_operations.hpp"
 #include "libfabricshm/torch/executor.hpp"
 #include "libfabricshm/torch/work.hpp"
 
@@ -34,7 +36,9 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 using Milliseconds = std::chrono::milliseconds;
 
 /// Collectives run in the order of their calls (executor.hpp); sends and receives concurrently with
-/// them. Takes dense CPU tensors of any stride. Errors of the fabric are raised by Work::wait().
+/// them. Takes dense tensors of any stride, of the CPU and of one CUDA device. Those of the device
+/// are in the order of a stream (cuda_lane.hpp), and not ordered with the CPU's. Errors of the
+/// fabric are raised by Work::wait(); those of a device also by the calls that follow.
 class ProcessGroupFabricshm final : public GroupBase {
   public:
     /// Blocks until all ranks have called it with the same store.
@@ -110,6 +114,14 @@ class ProcessGroupFabricshm final : public GroupBase {
     WorkRef submit(Submission submission, Body body);
     WorkRef transfer(fabricshm_kind kind, TensorList& tensors, int peer, int tag);
 
+    /// Where an operation on `tensor` of a CUDA device goes. The first one waits until all ranks
+    /// have come to theirs.
+    CudaTarget on_device(const at::Tensor& tensor, c10d::OpType type, const char* title);
+    void join_cuda(c10::Device device);
+    /// For what has no kernel: by way of the CPU, in the calling thread.
+    WorkRef all_to_all_on_host(const TensorList& outputs, const TensorList& inputs,
+                               const std::function<WorkRef(TensorList&, TensorList&)>& operation);
+
     /// c10d's "unset" becomes the group's own.
     Milliseconds timeout_of(Milliseconds option) const;
     WorkRef reduce_dense(TensorList tensors, const c10d::ReduceOp& op, Milliseconds timeout,
@@ -123,6 +135,8 @@ class ProcessGroupFabricshm final : public GroupBase {
     std::shared_ptr<Executor> executor_;
     std::atomic<std::uint64_t> sequence_{0};  // collectives submitted; read by any thread
     std::uint64_t monitored_barriers_ = 0;
+    std::mutex cuda_mutex_;           // held while the ranks join
+    std::shared_ptr<CudaLane> cuda_;  // null before the first operation of CUDA tensors
 };
 
 }  // namespace fabricshm::torch_backend

@@ -42,16 +42,27 @@ ReductionBuffer::ReductionBuffer(const at::Tensor& tensor, at::ScalarType carrie
     // No copy where type and strides are right already.
     : tensor_(tensor), buffer_(tensor.to(carrier).contiguous()) {}
 
+void ReductionBuffer::weigh(double factor) const {
+    // A factor of 0 takes a rank out of the sum, whatever it computed: 0 * NaN would not.
+    if (factor == 0) buffer_.zero_();
+    if (factor != 0 && factor != 1) buffer_.mul_(factor);
+}
+
 void ReductionBuffer::store() const {
     if (!buffer_.is_same(tensor_)) tensor_.copy_(buffer_);
+}
+
+// Types without arithmetic in the library are added up in their carrier, see Reduction.
+at::Tensor joined(const std::vector<at::Tensor>& parts, at::ScalarType carrier) {
+    std::vector<at::Tensor> rows;
+    for (const at::Tensor& part : parts) rows.push_back(part.to(carrier).reshape({-1}));
+    return rows.size() == 1 ? rows[0] : at::cat(rows);
 }
 
 void all_reduce(const Communicator& communicator, const at::Tensor& tensor,
                 const Reduction& reduction, std::chrono::milliseconds timeout) {
     const ReductionBuffer staged(tensor, reduction.carrier);
-    // A factor of 0 takes a rank out of the sum, whatever it computed: 0 * NaN would not.
-    if (reduction.factor == 0) staged.buffer().zero_();
-    if (reduction.factor != 0 && reduction.factor != 1) staged.buffer().mul_(reduction.factor);
+    staged.weigh(reduction.factor);
     fabricshm_call call = make_call(FABRICSHM_ALLREDUCE, reduction.dtype,
                                     static_cast<std::uint64_t>(staged.buffer().numel()), timeout);
     call.op = reduction.op;

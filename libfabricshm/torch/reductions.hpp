@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "libfabricshm/torch/call.hpp"
 #include "libfabricshm/torch/dtypes.hpp"
@@ -16,6 +17,8 @@ namespace fabricshm::torch_backend {
 class ReductionBuffer {
   public:
     ReductionBuffer(const at::Tensor& tensor, at::ScalarType carrier);
+    /// Multiplies what is going to be reduced.
+    void weigh(double factor) const;
     /// Writes the result back, when the tensor itself was not the buffer.
     void store() const;
     const at::Tensor& buffer() const { return buffer_; }
@@ -24,6 +27,9 @@ class ReductionBuffer {
     at::Tensor tensor_;
     at::Tensor buffer_;
 };
+
+/// All parts in the carrier type, one behind the other; one part alone may be that tensor itself.
+at::Tensor joined(const std::vector<at::Tensor>& parts, at::ScalarType carrier);
 
 /// allreduce of `tensor` in place.
 void all_reduce(const Communicator& communicator, const at::Tensor& tensor,

@@ -1,10 +1,7 @@
 #include "libfabricshm/torch/rendezvous.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <cstdlib>
-#include <limits>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "libfabricshm/os/identity.hpp"
+#include "libfabricshm/torch/environment.hpp"
 #include "libfabricshm/torch/invitation.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
 
@@ -21,34 +19,6 @@ namespace {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 using Clock = std::chrono::steady_clock;
-
-// Unset and empty are the same.
-std::string environment(const char* name) {
-    const char* value = std::getenv(name);
-    return value == nullptr ? std::string() : std::string(value);
-}
-
-// Digits and a binary unit, as fabricd takes them. A wrong one is an error of rank 0 alone, which
-// reports it to the others in its invitation.
-std::uint64_t arena_bytes() {
-    const std::string text = environment("FABRIC_ARENA_BYTES");
-    if (text.empty()) return 0;
-    // Not strtoull(): that takes "-1" for a number, and the largest one for what is larger.
-    std::uint64_t count = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-    const std::string unit(end);
-    unsigned shift = 0;
-    for (const char* known : {"K", "M", "G", "T"}) {
-        shift += 10;
-        if (unit == known || unit == std::string(known) + "iB") break;
-        if (*known == 'T') shift = 0;
-    }
-    const bool has_unit = unit.empty() || shift != 0;
-    const bool fits = count <= std::numeric_limits<std::uint64_t>::max() >> shift;
-    TORCH_CHECK(error == std::errc{} && has_unit && fits, "FABRIC_ARENA_BYTES is \"", text,
-                "\"; expected bytes, as 1073741824, 512M or 2G");
-    return count << shift;
-}
 
 // Of this rank, before there is a daemon: the host alone.
 std::string host_identity() {
@@ -110,7 +80,9 @@ std::string choose_arena() {
 }
 
 std::shared_ptr<JobArena> open_arena(const std::string& name) {
-    return JobArena::open(name, environment("FABRIC_SOCKET"), arena_bytes());
+    // A wrong size is an error of rank 0 alone, which reports it to the others in its invitation.
+    return JobArena::open(name, environment("FABRIC_SOCKET"),
+                          bytes_in_environment("FABRIC_ARENA_BYTES"));
 }
 
 // A store may be used again after destroy_process_group(), with the keys of the group before still

@@ -41,8 +41,11 @@ FuturePtr FabricWork::getFuture() {
     {
         std::lock_guard lock(state_mutex_);
         if (future_) return future_;
-        future_ =
-            c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+        // Values on a device are waited for by streams.
+        std::vector<c10::Device> devices;
+        if (!outputs_.empty() && outputs_[0].is_cuda()) devices = {outputs_[0].device()};
+        future_ = c10::make_intrusive<c10::ivalue::Future>(
+            c10::ListType::create(c10::TensorType::get()), std::move(devices));
         if (!done()) return future_;
         future = future_;
     }

@@ -298,6 +298,36 @@ class SnapshotReport:
 
 def latest_snapshot(directory: str) -> str: ...
 
+class CudaStep:
+    optimiser: int
+    gradient_dtype: int
+    publish_dtype: int
+    scale: float
+    total: int
+    begin: int
+    count: int
+    factors: int
+    parameters: int
+    first: int
+    second: int
+    maximum: int
+    gradient: int
+    publish: int
+    def __init__(self) -> None: ...
+
+class CudaGroup:
+    def __init__(self, group: Group, device: int, stage_bytes: int, timeout_ms: int) -> None: ...
+    @staticmethod
+    def factors(optimiser: int, hyper: Hyper, step: int) -> bytes: ...
+    def step(self, step: CudaStep, stream: int) -> None: ...
+    def all_gather(
+        self, input: int, output: int, count: int, dtype: int, stream: int
+    ) -> None: ...
+    def broadcast(self, buffer: int, count: int, dtype: int, root: int, stream: int) -> None: ...
+    def status(self) -> None: ...
+    def wait(self, stream: int, timeout_ms: int) -> None: ...
+    def leave(self) -> None: ...
+
 class Parameters:
     def __init__(
         self,

@@ -39,6 +39,8 @@ def _values(hyper):
 class BucketedParameters:
     """Does for an optimiser what SharedParameters does, by buckets. `start(options)` comes first."""
 
+    has_views = True
+
     def __init__(self, tensors, group, rule, name, options, timeout, arena=None,
                  bucket_bytes=4 << 20):  # fmt: skip
         if bucket_bytes < 1:
@@ -200,8 +202,9 @@ class BucketedParameters:
     def settle(self):
         self._forget()
 
-    def load(self, states, loaded):
-        self._buckets[0].load(states, loaded)
+    def load_all(self, loaded):
+        for states, values in zip(self.states, loaded):
+            self._buckets[0].load(states, values)
 
     def close(self):
         """All sets."""

@@ -10,6 +10,8 @@ TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bf
 class SharedParameters:
     """The tensors of a module in a set: `share()` makes it, an optimiser steps it."""
 
+    has_views = True  # `states` is memory that steps change
+
     def __init__(self, tensors, group, rule, name, options, timeout, arena=None, names=None):
         types = {tensor.dtype for tensor in tensors}
         if len(types) != 1 or not types <= set(TYPES):
@@ -101,6 +103,11 @@ class SharedParameters:
 
     def settle(self):
         """The step that was attempted last has been applied."""
+
+    def load_all(self, loaded):
+        """What a checkpoint has for each tensor."""
+        for states, values in zip(self.states, loaded):
+            self.load(states, values)
 
     def load(self, states, loaded):
         """What a checkpoint has for one tensor goes into its state: None where it has nothing. By all

@@ -24,6 +24,7 @@ from ._moment import MomentParameters
 from ._overlap import BucketedParameters
 from ._parameters import hyper
 from ._shared import SharedParameters
+from ._shared_cuda import CudaParameters
 
 __all__ = ["SGD", "Adam", "AdamW", "AdaBelief", "MaxAdaBelief", "SharedOptimiser", "hyper", "share"]
 
@@ -31,14 +32,22 @@ __all__ = ["SGD", "Adam", "AdamW", "AdaBelief", "MaxAdaBelief", "SharedOptimiser
 _shared = weakref.WeakValueDictionary()
 
 
+def are_on_cuda(tensors):
+    return any(tensor.device.type == "cuda" for tensor in tensors)
+
+
 def share(module, group, optimiser="adamw", name="module", timeout=None, arena=None):
     """Moves parameters and gradients of `module` into the arena of `group`: one copy of the
     parameters for all ranks, with rank 0's values, and a gradient for each. By all ranks. An optimiser
     of this module that is made of module.parameters() afterwards steps them; `optimiser` says which it
-    will be, since its state is made as well. Returns the module."""
+    will be, since its state is made as well. Returns the module.
+
+    Of a module on a CUDA device each rank keeps the parameters there, and a part of the state: what is
+    in the arena is what a step exchanges."""
     named = {each: tensor for each, tensor in module.named_parameters() if tensor.requires_grad}
     tensors = list(named.values())
-    made = SharedParameters(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena, list(named))
+    kind = CudaParameters if are_on_cuda(tensors) else SharedParameters
+    made = kind(tensors, group, optimiser, name, [0] * len(tensors), timeout, arena, list(named))
     for tensor in tensors:
         _shared[id(tensor)] = made
     module._fabricshm_shared = made
@@ -76,6 +85,10 @@ class SharedOptimiser(torch.optim.Optimizer):
         if not chosen:
             raise ValueError("all parameters are frozen: none has requires_grad")
         tensors, options = [t for t, _ in chosen], [i for _, i in chosen]
+        if are_on_cuda(tensors) and self.parameters_class is SharedParameters:
+            self.parameters_class = CudaParameters
+        if are_on_cuda(tensors) and (overlap or survive):
+            raise ValueError("parameters on a device: neither overlap nor survive")
         self._frozen = [t for g in self.param_groups for t in g["params"] if not t.requires_grad]
         self.shared = self._find(tensors, group, name, options, timeout, arena)
         self.clip_norm = clip_norm
@@ -95,7 +108,7 @@ class SharedOptimiser(torch.optim.Optimizer):
             if group is None:
                 raise TypeError("group: whose ranks share the parameters? Or share() the module first")
             return self.parameters_class(tensors, group, self.rule, name, options, timeout, arena)
-        if self.parameters_class is not SharedParameters:
+        if self.parameters_class not in (SharedParameters, CudaParameters):
             raise ValueError("this mode needs group=, and no share() before")
         shared = next(iter(found.values()))
         if len(found) != 1 or [id(t) for t in shared.tensors] != [id(t) for t in tensors]:
@@ -106,12 +119,24 @@ class SharedOptimiser(torch.optim.Optimizer):
             raise ValueError("several groups of parameters: give group= instead of share() before")
         return shared
 
-    # PyTorch's own state, as views of the shared one: state_dict() has it.
-    def _show_state(self):
-        for tensor, states in zip(self.shared.tensors, self.shared.states):
+    # PyTorch's own state, as views of the shared one: state_dict() has it. Of parameters on a device there
+    # are no views, and state_dict() brings the ranks' parts together.
+    def _show_state(self, gathered=()):
+        all_states = self.shared.states if self.shared.has_views else gathered or [()] * len(self.shared.tensors)
+        self.state.clear()
+        for tensor, states in zip(self.shared.tensors, all_states):
             entry = self.state[tensor]
             entry["step"] = torch.tensor(float(self.shared.steps))
             entry.update(zip(self.state_names, states))
+
+    def state_dict(self):
+        """As PyTorch's. Of parameters on a device by all ranks, with copies of the state."""
+        if self.shared.has_views:
+            return super().state_dict()
+        self._show_state(self.shared.states)
+        made = super().state_dict()
+        self._show_state()
+        return made
 
     @property
     def group(self):
@@ -211,16 +236,16 @@ class SharedOptimiser(torch.optim.Optimizer):
     def load_state_dict(self, state_dict):
         """By all ranks, with the same: of this class, or of PyTorch's for sgd, adam and adamw."""
         super().load_state_dict(state_dict)
-        steps = 0
-        for tensor, states in zip(self.shared.tensors, self.shared.states):
+        steps, loaded = 0, []
+        for tensor in self.shared.tensors:
             entry = self.state[tensor]
             # PyTorch's SGD counts no steps: with a momentum, the first one is behind it.
             counted = entry.get("step", 1 if entry.get(self.state_names[0]) is not None else 0)
             steps = max(steps, int(counted))
-            self.shared.load(states, [entry.get(name) for name in self.state_names])
+            loaded.append([entry.get(name) for name in self.state_names])
+        self.shared.load_all(loaded)
         self.shared.group.barrier()
         self.shared.steps = steps
-        self.state.clear()
         self._show_state()
 
 

@@ -20,6 +20,7 @@ inline constexpr Status kNotInitialized = 3;
 inline constexpr Status kInvalidDevice = 101;
 inline constexpr Status kInvalidContext = 201;
 inline constexpr Status kNotFound = 500;
+inline constexpr Status kNotReady = 600;
 inline constexpr Status kCaptureUnsupported = 900;
 inline constexpr Status kCaptureInvalidated = 901;
 inline constexpr Status kCaptureImplicit = 906;

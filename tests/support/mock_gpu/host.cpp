@@ -9,6 +9,7 @@
 
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
+#include "tests/support/mock_gpu/streams.hpp"
 
 using namespace mock_gpu;
 
@@ -98,8 +99,18 @@ Status record_launch(Handle function, unsigned int blocks, unsigned int threads,
         state.launches.push_back(launch);
         execute = state.execute;
     }
+    if (execute == nullptr) return kSuccess;
+    if (state.own_time) {
+        const auto* bytes = static_cast<const std::byte*>(parameters[0]);
+        const std::size_t size = state.argument_size(launch.kernel.c_str());
+        put_on_stream(stream, [execute, blocks, kernel = launch.kernel,
+                               argument = std::vector<std::byte>(bytes, bytes + size)] {
+            execute(kernel.c_str(), blocks, argument.data());
+        });
+        return kSuccess;
+    }
     // Without the lock: a kernel may wait for one that another thread launches.
-    if (execute != nullptr) execute(launch.kernel.c_str(), blocks, parameters[0]);
+    execute(launch.kernel.c_str(), blocks, parameters[0]);
     return kSuccess;
 }
 
@@ -206,5 +217,6 @@ MOCK_EXPORT Status cuStreamQuery(Handle stream) {
         driver().is_capture_broken = true;
         return kCaptureUnsupported;
     }
+    if (mock_gpu_host()->own_time && !is_stream_done(stream)) return kNotReady;
     return mock_gpu_host()->stream_status;
 }

@@ -49,6 +49,9 @@ struct HostState {
     // Bytes of a kernel's argument, which a captured launch copies as a driver does; nullptr: what
     // is captured has no argument, and does nothing when it is replayed.
     std::size_t (*argument_size)(const char* kernel) = nullptr;
+    // Streams have threads of their own, and launches return before the work is done; they copy
+    // `argument_size` bytes of it. What the legacy stream does is waited for by none of the others.
+    bool own_time = false;
 
     // ---- what was done ----
     std::map<void*, std::size_t> registered;

@@ -5,6 +5,7 @@
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
 #include "tests/support/mock_gpu/host.hpp"
+#include "tests/support/mock_gpu/streams.hpp"
 
 using namespace mock_gpu;
 
@@ -415,7 +416,8 @@ MOCK_EXPORT Status cuMemPoolImportPointer(Pointer* out, Handle, void* data) {
     *reinterpret_cast<std::uint64_t*>(handle.bytes) = *static_cast<std::uint64_t*>(data);
     return cuIpcOpenMemHandle_v2(out, handle, 0);
 }
-MOCK_EXPORT Status cuStreamSynchronize(Handle) {
+MOCK_EXPORT Status cuStreamSynchronize(Handle stream) {
+    wait_for_stream(stream);  // without the lock, which launches take
     const Lock lock(driver().mutex);
     trim(driver().default_pool, driver().default_pool.threshold);
     for (Pool* pool : driver().pools) trim(*pool, pool->threshold);

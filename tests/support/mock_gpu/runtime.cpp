@@ -34,7 +34,6 @@ int attribute(int which) {
     }
 }
 
-// Streams and events are names for nothing: all is done when a call returns.
 Status made(Handle* out) {
     *out = reinterpret_cast<Handle>(new_address(1));
     return kSuccess;
@@ -77,24 +76,6 @@ MOCK_EXPORT Status cuModuleGetFunction(Handle* out, Handle, const char* name) {
 }
 MOCK_EXPORT Status cuModuleGetLoadingMode(int* out) {
     *out = 1;  // eager
-    return kSuccess;
-}
-MOCK_EXPORT Status cuStreamCreate(Handle* out, unsigned int) {
-    return made(out);
-}
-MOCK_EXPORT Status cuStreamDestroy_v2(Handle) {
-    return kSuccess;
-}
-MOCK_EXPORT Status cuEventCreate(Handle* out, unsigned int) {
-    return made(out);
-}
-MOCK_EXPORT Status cuEventRecord(Handle, Handle) {
-    return kSuccess;
-}
-MOCK_EXPORT Status cuEventSynchronize(Handle) {
-    return kSuccess;
-}
-MOCK_EXPORT Status cuEventDestroy_v2(Handle) {
     return kSuccess;
 }
 MOCK_EXPORT Status cuMemcpyHtoD_v2(Pointer, const void*, std::size_t) {

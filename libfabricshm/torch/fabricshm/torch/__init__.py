@@ -110,7 +110,7 @@ def is_registered():
 
 def _register():
     parameters = inspect.signature(dist.Backend.register_backend).parameters
-    options = {"devices": ["cpu"]} if "devices" in parameters else {}
+    options = {"devices": ["cpu", "cuda"]} if "devices" in parameters else {}
     dist.Backend.register_backend(NAME, _create, **options)
 
 
