@@ -1,5 +1,7 @@
 #include "fabricd/ctl/dashboard/picture_keeper.hpp"
 
+#include <malloc.h>
+
 #include <algorithm>
 
 #include "libfabricshm/base/reason.hpp"
@@ -15,8 +17,9 @@ namespace {
 
 constexpr std::uint32_t kDecisions = 50;
 constexpr std::uint32_t kEvents = 100;
-// Of one picture: the server has not more connections.
-constexpr std::size_t kMaxTexts = 64;
+constexpr std::size_t kManySessions = 2000;
+// Of one picture: more pages than people have open.
+constexpr std::size_t kMaxTexts = 16;
 
 std::int64_t unix_ms_now() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -98,33 +101,57 @@ Result<DashboardPicture> PictureKeeper::fetch(bool all) {
     return got;
 }
 
+// Pages that have a picture, and so need no history.
+std::vector<PictureQuery> PictureKeeper::asked_lately() {
+    std::vector<PictureQuery> queries;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, text] : texts_) {
+        if (text.is_asked && text.query.since != 0) queries.push_back(text.query);
+    }
+    return queries;
+}
+
 void PictureKeeper::keep(Result<DashboardPicture> fetched) {
     const std::int64_t now = unix_ms_now();
-    // Before the lock is taken, which those that ask wait for.
+    // Before the lock is taken, which those that ask wait for. What it reads of this object is
+    // written by this thread alone.
     Kept picture;
     if (fetched.ok()) {
         fetched->sums = sums_of(fetched->picture);
         picture = std::make_shared<const DashboardPicture>(std::move(fetched).value());
     }
-    const std::string error = picture ? "" : text_of(fetched.error(), options_.admin_socket);
-
-    const std::lock_guard lock(mutex_);
-    const bool answers = picture != nullptr;
-    const bool is_first = stamp_.number == 0;
+    PictureStamp stamp = stamp_;
+    ++stamp.number;
+    stamp.unix_ms = now;
+    stamp.answers = picture != nullptr;
+    stamp.socket = options_.admin_socket;
+    stamp.error = picture ? "" : text_of(fetched.error(), options_.admin_socket);
     // A daemon that stays away is no news.
-    if (!answers && !is_first && !stamp_.answers && stamp_.error == error) return;
-    if (is_first || answers != stamp_.answers) stamp_.since_unix_ms = now;
-    ++stamp_.number;
-    stamp_.unix_ms = now;
-    stamp_.answers = answers;
-    stamp_.socket = options_.admin_socket;
-    stamp_.error = error;
-    texts_.clear();
-    if (answers) {
-        history_.add(now, picture->picture, picture->sums);
-        picture_.swap(picture);  // the one before goes when the lock is free
+    const bool is_first = stamp_.number == 0;
+    if (!is_first && !stamp.answers && !stamp_.answers && stamp.error == stamp_.error) return;
+    if (is_first || stamp.answers != stamp_.answers) stamp.since_unix_ms = now;
+    Texts texts;
+    for (const PictureQuery& query : asked_lately()) {
+        const DashboardPicture* shown = picture ? picture.get() : picture_.get();
+        auto json = std::make_shared<const std::string>(picture_text(stamp, shown, query, ""));
+        texts.emplace(query.key(), Text{query, std::move(json), false});
     }
-    changed_.notify_all();
+
+    {
+        const std::lock_guard lock(mutex_);
+        stamp_ = std::move(stamp);
+        texts_.swap(texts);
+        if (picture != nullptr) {
+            history_.add(now, picture->picture, picture->sums);
+            picture_.swap(picture);
+        }
+        changed_.notify_all();
+    }
+    // The one before, unless a page is just being made of it.
+    const bool was_large = picture != nullptr && picture->picture.sessions.size() > kManySessions;
+    picture.reset();
+    // Messages and pictures come and go by the ten thousand pieces: glibc would keep their pages.
+    if (was_large) ::malloc_trim(0);
 }
 
 PictureKeeper::Newest PictureKeeper::newest(const PictureQuery& query) {
@@ -141,7 +168,10 @@ PictureKeeper::Newest PictureKeeper::newest(const PictureQuery& query) {
     if (stamp.number == 0 || stamp.number == query.since) return {stamp.number, nullptr};
     const std::string key = query.key();
     const auto found = texts_.find(key);
-    if (found != texts_.end()) return {stamp.number, found->second};
+    if (found != texts_.end()) {
+        found->second.is_asked = true;
+        return {stamp.number, found->second.json};
+    }
     const Kept picture = picture_;
     const std::string history =
         query.since == 0 ? history_.text(kMaxHistoryBytes, query.match) : "";
@@ -150,7 +180,9 @@ PictureKeeper::Newest PictureKeeper::newest(const PictureQuery& query) {
         std::make_shared<const std::string>(picture_text(stamp, picture.get(), query, history));
     lock.lock();
     // Not when there is a newer picture, nor of queries that are all different.
-    if (stamp_.number == stamp.number && texts_.size() < kMaxTexts) texts_.emplace(key, text);
+    if (stamp_.number == stamp.number && texts_.size() < kMaxTexts) {
+        texts_.emplace(key, Text{query, text, true});
+    }
     return {stamp.number, std::move(text)};
 }
 

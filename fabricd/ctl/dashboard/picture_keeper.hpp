@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "fabricd/ctl/admin_client.hpp"
 #include "fabricd/ctl/dashboard/dashboard_picture.hpp"
@@ -55,6 +56,7 @@ class PictureKeeper {
     void run();
     fabricshm::Result<DashboardPicture> fetch(bool all);
     void keep(fabricshm::Result<DashboardPicture> fetched);
+    std::vector<PictureQuery> asked_lately();
 
     const PictureKeeperOptions options_;
     std::unique_ptr<AdminClient> client_;  // of the thread
@@ -67,7 +69,13 @@ class PictureKeeper {
     Kept picture_;  // nullptr: no daemon has answered so far
     History history_;
     /// What was made of it so far, by PictureQuery::key().
-    std::map<std::string, std::shared_ptr<const std::string>> texts_;
+    struct Text {
+        PictureQuery query;
+        std::shared_ptr<const std::string> json;
+        bool is_asked = false;  // a page has it: the next picture is made for it before it asks
+    };
+    using Texts = std::map<std::string, Text>;
+    Texts texts_;
 
     std::thread thread_;  // last: it uses all of the above
 };
