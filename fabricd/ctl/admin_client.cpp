@@ -39,6 +39,7 @@ std::string caller() {
 // By unpack() of each message, in the codecs.
 template <typename Messages, typename Views>
 void unpack_all(const Messages& messages, Views& views) {
+    views.reserve(static_cast<std::size_t>(messages.size()));
     for (const auto& message : messages) views.push_back(unpack(message));
 }
 

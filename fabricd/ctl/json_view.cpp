@@ -111,6 +111,20 @@ Json to_json(const StatusView& status) {
 
 }  // namespace
 
+template <typename Item>
+Json row_json(const Item& item) {
+    return to_json(item);
+}
+template Json row_json(const PoolView&);
+template Json row_json(const CacheView&);
+template Json row_json(const ArenaView&);
+template Json row_json(const SessionView&);
+template Json row_json(const GroupView&);
+template Json row_json(const DeviceView&);
+template Json row_json(const ShardView&);
+template Json row_json(const WaitingView&);
+template Json row_json(const StatusView&);
+
 // One object whose key is the view's name, so that a line in a log names its view.
 Json json_of(const Picture& picture, View view) {
     switch (view) {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <map>
 
 #include "fabricd/ctl/table.hpp"
 #include "libfabricshm/base/units.hpp"
@@ -31,20 +30,9 @@ std::string bytes(std::int64_t value) {
     return value < 0 ? "-" : format_bytes(static_cast<std::uint64_t>(value));
 }
 
-// Samples per second of all live members of each group: what a rank's part is a share of.
-std::map<std::uint64_t, double> rates_of_groups(const Sample& sample) {
-    std::map<std::uint64_t, double> rates;
-    for (const auto& session : sample.sessions) {
-        if (session.member && !session.stale) {
-            rates[session.image.group_id] += session.rates.samples_per_s;
-        }
-    }
-    return rates;
-}
-
 // -1 for a session that belongs to no group by the daemon's records, whatever it claims, and for
 // one that is stale: its rate is an old one, and is not in the sum either.
-double share_of_group(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
+double share_of_group(const SessionSample& session, const GroupRates& rates) {
     const auto group = rates.find(session.image.group_id);
     const bool known = session.member && !session.stale && group != rates.end();
     return known && group->second > 0 ? session.rates.samples_per_s / group->second : -1;
@@ -118,7 +106,27 @@ Json if_known(double value) {
     return value >= 0 ? known(value) : Json(nullptr);
 }
 
-Json session_json(const SessionSample& session, const std::map<std::uint64_t, double>& rates) {
+}  // namespace
+
+GroupRates rates_of_groups(const Sample& sample) {
+    GroupRates rates;
+    for (const auto& session : sample.sessions) {
+        if (session.member && !session.stale) {
+            rates[session.image.group_id] += session.rates.samples_per_s;
+        }
+    }
+    return rates;
+}
+
+std::string telemetry_text(const Sample& sample) {
+    std::string text;
+    if (!sample.sessions.empty()) text += training_text(sample);
+    if (!sample.devices.empty()) text += devices_text(sample);
+    if (!sample.paths.empty()) text += paths_text(sample);
+    return text;
+}
+
+Json training_json(const SessionSample& session, const GroupRates& rates) {
     const auto& image = session.image;
     return {{"session", session.session_id},
             {"pid", session.pid},
@@ -147,7 +155,7 @@ Json session_json(const SessionSample& session, const std::map<std::uint64_t, do
             {"sync_interval", image.sync_interval}};
 }
 
-Json device_json(const DeviceSample& device) {
+Json load_json(const DeviceSample& device) {
     return {{"name", device.name},
             {"description", device.description},
             {"kind", device.kind == DeviceKind::kGpu ? "gpu" : "cpu"},
@@ -171,16 +179,6 @@ Json path_json(const PathSample& path) {
             {"latency_p99_ns", path.latency_p99_ns}};
 }
 
-}  // namespace
-
-std::string telemetry_text(const Sample& sample) {
-    std::string text;
-    if (!sample.sessions.empty()) text += training_text(sample);
-    if (!sample.devices.empty()) text += devices_text(sample);
-    if (!sample.paths.empty()) text += paths_text(sample);
-    return text;
-}
-
 Json telemetry_json(const Sample& sample) {
     Json json = {{"number", sample.number},
                  {"cost_ns", sample.cost_ns},
@@ -189,9 +187,9 @@ Json telemetry_json(const Sample& sample) {
                  {"paths", Json::array()}};
     const auto rates = rates_of_groups(sample);
     for (const auto& session : sample.sessions) {
-        json["training"].push_back(session_json(session, rates));
+        json["training"].push_back(training_json(session, rates));
     }
-    for (const auto& device : sample.devices) json["devices"].push_back(device_json(device));
+    for (const auto& device : sample.devices) json["devices"].push_back(load_json(device));
     for (const auto& path : sample.paths) json["paths"].push_back(path_json(path));
     return json;
 }

@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <string>
 
 #include "fabricd/ctl/json.hpp"
@@ -16,5 +18,14 @@ std::string telemetry_text(const Sample& sample);
 
 /// {"number": ..., "training": [...], "devices": [...], "paths": [...]}; what is not known is null.
 Json telemetry_json(const Sample& sample);
+
+/// Samples per second of all live members of each group: what a rank's part is a share of.
+using GroupRates = std::map<std::uint64_t, double>;
+GroupRates rates_of_groups(const Sample& sample);
+
+/// The elements of the lists above. `rates` are those of the whole sample.
+Json training_json(const SessionSample& session, const GroupRates& rates);
+Json load_json(const DeviceSample& device);
+Json path_json(const PathSample& path);
 
 }  // namespace fabricd

@@ -116,6 +116,7 @@ Sample unpack(const Telemetry& message) {
     Sample sample;
     sample.number = message.number();
     sample.cost_ns = message.cost_ns();
+    sample.sessions.reserve(static_cast<std::size_t>(message.sessions_size()));
     for (const auto& session : message.sessions()) {
         sample.sessions.push_back(unpack_session(session));
     }

@@ -45,18 +45,35 @@ void MetricsText::family(std::string_view name, MetricType type, std::string_vie
     text_ += "# TYPE " + name_ + kind + "\n";
 }
 
-void MetricsText::begin(std::string_view suffix, Labels labels) {
-    text_ += name_;
-    text_ += suffix;
-    if (labels.size() == 0) return;
+std::string MetricsText::labels_text(Labels labels) {
+    if (labels.size() == 0) return "";
+    std::string text;
     char separator = '{';
     for (const Label& label : labels) {
-        text_ += separator;
-        text_ += label.name;
-        text_ += "=\"" + escaped(label.value, true) + "\"";
+        text += separator;
+        text += label.name;
+        text += "=\"" + escaped(label.value, true) + "\"";
         separator = ',';
     }
-    text_ += '}';
+    return text + '}';
+}
+
+void MetricsText::begin(std::string_view suffix, std::string_view labels) {
+    text_ += name_;
+    text_ += suffix;
+    text_ += labels;
+    text_ += ' ';
+}
+
+void MetricsText::end(double value) {
+    text_ += metric_value(value);
+    text_ += '\n';
+}
+
+// Not as a double: a counter of bytes has more digits than that holds.
+void MetricsText::end(std::uint64_t value) {
+    text_ += std::to_string(value);
+    text_ += '\n';
 }
 
 void MetricsText::sample(Labels labels, double value) {
@@ -67,15 +84,24 @@ void MetricsText::sample(Labels labels, std::uint64_t value) {
     part("", labels, value);
 }
 
+void MetricsText::sample_with(const std::string& labels, double value) {
+    begin("", labels);
+    end(value);
+}
+
+void MetricsText::sample_with(const std::string& labels, std::uint64_t value) {
+    begin("", labels);
+    end(value);
+}
+
 void MetricsText::part(std::string_view suffix, Labels labels, double value) {
-    begin(suffix, labels);
-    text_ += " " + metric_value(value) + "\n";
+    begin(suffix, labels_text(labels));
+    end(value);
 }
 
 void MetricsText::part(std::string_view suffix, Labels labels, std::uint64_t value) {
-    begin(suffix, labels);
-    // Not as a double: a counter of bytes has more digits than that holds.
-    text_ += " " + std::to_string(value) + "\n";
+    begin(suffix, labels_text(labels));
+    end(value);
 }
 
 }  // namespace fabricd

@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -28,6 +29,12 @@ class MetricsText {
     void sample(Labels labels, double value);
     void sample(Labels labels, std::uint64_t value);
 
+    /// "{a=\"1\",b=\"2\"}": for labels that come again in many families.
+    static std::string labels_text(Labels labels);
+    /// The same with labels that are text already.
+    void sample_with(const std::string& labels, double value);
+    void sample_with(const std::string& labels, std::uint64_t value);
+
     /// The same with a suffix of the family's name: "_bucket", "_sum" and "_count" of a histogram.
     void part(std::string_view suffix, Labels labels, double value);
     void part(std::string_view suffix, Labels labels, std::uint64_t value);
@@ -35,7 +42,9 @@ class MetricsText {
     const std::string& text() const noexcept { return text_; }
 
   private:
-    void begin(std::string_view suffix, Labels labels);
+    void begin(std::string_view suffix, std::string_view labels);
+    void end(double value);
+    void end(std::uint64_t value);
 
     std::string name_;
     std::string text_;

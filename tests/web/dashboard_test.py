@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -162,6 +163,21 @@ class DashboardTest(unittest.TestCase):
         first = int(self.browser.run("return document.body.dataset.number"))
         self.shown(f"Number(document.body.dataset.number) > {first + 2}", "newer pictures")
 
+    def test_3b_jobs_are_the_sums_of_their_sessions(self):
+        for number in range(3):
+            self.session("summed").step(samples=number)
+
+        def same():
+            top = self.daemon.ask("top", "--count", "1")
+            sessions = [s for s in top["sessions"] if s["label"] == "summed"]
+            training = [t for t in top["telemetry"]["training"] if t["label"] == "summed"]
+            row = [row for row in self.browser.table("job-list") if row[0] == "summed"]
+            live = sum(not t["stale"] for t in training)
+            wanted = ["summed", str(len(sessions)), "0", str(live), str(len(training) - live)]
+            total = self.browser.run("return document.querySelector('#jobs-text [data-field=sessions]').dataset.value")
+            return len(training) == 3 and row and row[0][:5] == wanted and total == str(len(top["sessions"]))
+        wait_for(same, f"the sums in {self.browser.table('job-list')}")
+
     def test_4_nothing_sticks_out_on_small_and_large_screens(self):
         for width in (360, 1920):
             self.browser.size(width)
@@ -236,6 +252,43 @@ class DashboardTest(unittest.TestCase):
         finally:
             self.daemon.process.send_signal(signal.SIGCONT)
         self.shown("!document.body.classList.contains('away')", "the daemon is found")
+
+    def test_8b_more_sessions_than_a_picture_has_rows_for_are_all_within_reach(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard < 8192:
+            self.skipTest(f"{hard} open files are allowed, and 8,192 are needed")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 8192), hard))
+        many = [fabricshm.Session(self.daemon.socket, label=f"wide-{number % 200:03}") for number in range(600)]
+        try:
+            self.pages_of_sessions()
+        finally:
+            for session in many:
+                session.close()
+
+    def pages_of_sessions(self):
+        ids = {str(session["id"]) for session in self.daemon.ask("sessions")["sessions"]}
+        rows = len(ids)
+        text = "document.querySelector('#sessions-pages span')?.textContent"
+        self.shown(f"{text} === 'showing 500 of {rows}'", "the first page")
+        first = self.browser.table("sessions")
+        self.assertEqual(first[-1], [f"and {rows - 500} more: fabricctl sessions"])
+        for width in (360, 1920):
+            self.browser.size(width)
+            self.assertLessEqual(self.browser.run("return document.documentElement.scrollWidth"), width)
+            self.browser.picture(f"sessions-{width}")
+        self.browser.size(1280)
+        self.browser.driver.find_element("css selector", "#sessions-pages button[aria-label='next Sessions']").send_keys(Keys.ENTER)
+        self.shown(f"{text} === 'showing 501 to {rows} of {rows}'", "the second page")
+        second = self.browser.table("sessions")
+        self.assertEqual(len(second), rows - 500)
+        self.assertEqual({row[0] for row in first[:-1]} | {row[0] for row in second}, ids)
+        self.shown(f"document.body.dataset.number > {self.browser.run('return document.body.dataset.number')}", "a newer picture")
+        self.assertEqual(self.browser.run("return document.activeElement.getAttribute('aria-label')"), "next Sessions")
+        # A job that is on no page so far.
+        self.browser.driver.find_element("id", "filter").send_keys("wide-017")
+        wait_for(lambda: len(self.browser.table("sessions")) == 3, "its three sessions")
+        self.assertEqual({row[3] for row in self.browser.table("sessions")}, {"wide-017"})
+        self.assertEqual([row[:2] for row in self.browser.table("job-list")], [["wide-017", "3"]])
 
     def test_9_the_token_leaves_the_address_and_opens_the_door_alone(self):
         self.assertNotIn("#", self.browser.driver.current_url)

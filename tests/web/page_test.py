@@ -12,6 +12,7 @@ from pathlib import Path
 from browser import Browser
 from programs import wait_for
 
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 PAGE = Path(os.environ["FABRIC_SOURCE"]) / "fabricd/ctl/dashboard/page"
@@ -35,8 +36,24 @@ def picture(number, **changes):
         "arenas": [], "sessions": [], "groups": [], "devices": [], "waiting": [], "shards": [], "vgpus": [],
         "decisions": [], "events": [], "cluster": {"cluster": "", "trouble": "", "hosts": []},
         "telemetry": {"training": [], "devices": [], "paths": []},
+        "jobs": [], "match": "", "totals": job("", sessions=0, live=0) | {"jobs": 0}, "lists": {},
     }
     return {**whole, **changes}
+
+
+def job(label, **changes):
+    return {"label": label, "sessions": 3, "away": 0, "live": 3, "stale": 0, "stale_ranks": 0, "samples_per_s": 1.5,
+            "wait_share": None, "memory_used_bytes": 1 << 20, "memory_denied_bytes": 0, "slowest_session": None,
+            "slowest_work_s": None, **changes}
+
+
+def session(number, label="job"):
+    return {"id": number, "pid": number, "uid": 0, "label": label, "age_ms": 5, "bytes_owned": 0, "device": "",
+            "connected": True}
+
+
+def rows_of(first, rows, all_of_them):
+    return {"from": first, "rows": rows, "matching": all_of_them, "all": all_of_them}
 
 
 class FakeDashboard(http.server.ThreadingHTTPServer):
@@ -45,6 +62,7 @@ class FakeDashboard(http.server.ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.picture = picture(1)
+        self.queries = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
 
@@ -53,6 +71,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         if path == "/api/v1/picture":
             now = self.server.picture
+            self.server.queries.append(query)
             if now is None:
                 return
             if query == f"since={now['number']}":
@@ -174,6 +193,83 @@ class PageTest(unittest.TestCase):
         rows = self.browser.table("arenas")
         self.assertEqual(len(rows), 501)
         self.assertEqual(rows[-1], ["and 9500 more: fabricctl arenas"])
+
+    def text_of(self, selector):
+        return self.browser.run("return document.querySelector(arguments[0])?.textContent", selector)
+
+    def focus(self):
+        return self.browser.run("return document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")
+
+    def asked_for(self, part):
+        return wait_for(lambda: any(part in query.split("&") for query in self.server.queries[-3:]), f"a question with {part}")
+
+    def test_a_list_with_pages_says_what_it_shows_and_the_keyboard_turns_them(self):
+        for width in (360, 1920):
+            self.browser.size(width)
+            self.show(sessions=[session(9500 - i, "j" * 63) for i in range(500)], jobs=[job("j" * 63)],
+                      lists={"sessions": rows_of(0, 500, 9500)})
+            self.seen()
+            self.assertEqual(self.text_of("#sessions-pages span"), "showing 500 of 9,500")
+            self.assertEqual(self.text_of("#sessions-pages code"), "fabricctl sessions")
+            self.assertEqual(self.browser.table("sessions")[-1], ["and 9000 more: fabricctl sessions"])
+            self.assertLessEqual(self.browser.run("return document.documentElement.scrollWidth"), width)
+            self.browser.picture(f"pages-{width}")
+        self.browser.size(1280)
+        field = self.browser.driver.find_element("id", "filter")
+        field.click()
+        for _ in range(20):  # by way of what is between them
+            ActionChains(self.browser.driver).send_keys(Keys.TAB).perform()
+            if self.focus() == "next Sessions":
+                break
+        self.assertEqual(self.focus(), "next Sessions")
+        ActionChains(self.browser.driver).send_keys(Keys.ENTER).perform()
+        self.asked_for("sessions=500")
+        self.show(sessions=[session(9000 - i) for i in range(500)], lists={"sessions": rows_of(500, 500, 9500)})
+        self.seen()
+        self.assertEqual(self.text_of("#sessions-pages span"), "showing 501 to 1,000 of 9,500")
+        self.assertEqual(self.focus(), "next Sessions")
+        # A list that has become shorter begins where the picture says.
+        self.show(sessions=[session(i) for i in range(7)], lists={"sessions": rows_of(0, 7, 7)})
+        self.seen()
+        self.assertTrue(self.browser.run("return document.getElementById('sessions-pages').hidden"))
+        wait_for(lambda: self.server.queries[-1] == f"since={self.number}", "no page any more")
+
+    def test_a_job_is_opened_by_its_name_and_keeps_the_focus(self):
+        self.show(jobs=[job("a & b"), job("other", stale=1, stale_ranks=1, slowest_session=17, slowest_work_s=0.25)],
+                  totals=job("", sessions=6, live=5, stale=1) | {"jobs": 2})
+        self.seen()
+        self.assertEqual(self.text("jobs-text"), "6 sessions of 2 jobs: 5 live, 1 stale, 0 away")
+        self.assertEqual(self.browser.table("job-list")[1][-1], "session 17, 250 ms")
+        button = self.browser.driver.find_element("css selector", "button.job")
+        self.browser.run("arguments[0].focus()", button)
+        # Another one comes before it, so that its row is another one, too.
+        self.show(jobs=[job("new"), job("a & b"), job("other")])
+        self.seen()
+        self.assertEqual(self.focus(), "a & b")
+        self.browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+        self.assertEqual(self.browser.run("return document.getElementById('filter').value"), "a & b")
+        self.asked_for("match=a%20%26%20b")
+        self.assertEqual([row[0] for row in self.browser.table("job-list")], ["a & b"])
+        self.assertEqual(self.focus(), "a & b")
+
+    def test_what_no_list_has_room_for_is_counted(self):
+        event = {"number": 1, "unix_ms": 1_700_000_000_000, "level": "info", "text": "x"}
+        hosts = [{"name": f"h{i}", "self": False, "state": "lost" if i == 39 else "up", "state_ms": 9, "incarnation": 1, "pool": "p",
+                  "fence": ""} for i in range(40)]
+        self.show(events=[event] * 60, cluster={"cluster": "lab", "trouble": "", "hosts": hosts},
+                  arenas=[{"name": "a", "id": 1, "uid": 0, "bytes": 1, "bytes_committed": 1 << 28, "bytes_used": 0,
+                           "bytes_quarantined": 0, "sessions": 1}],
+                  lists={"events": rows_of(0, 60, 100), "hosts": rows_of(0, 40, 400), "arenas": rows_of(0, 1, 3)})
+        self.seen()
+        self.assertEqual(self.text_of("#event-list-pages span"), "showing 60 of 100")
+        shown = [button.is_displayed() for button in self.browser.driver.find_elements("css selector", "#event-list-pages button")]
+        self.assertEqual(shown, [False, False])
+        machine = self.text("machine")
+        self.assertIn("h39", machine)  # the one with a fault
+        self.assertIn("369 more", machine)
+        # The bar has what arenas take that are not in the picture: of 768 MiB one has 256.
+        width = self.browser.run("return document.querySelector('#pool-bar .rest').getAttribute('width')")
+        self.assertEqual(float(width), 500)
 
     def test_the_curve_has_a_point_for_each_picture_and_a_gap_where_the_daemon_was_away(self):
         for _ in range(2):

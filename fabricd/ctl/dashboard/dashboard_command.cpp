@@ -107,7 +107,7 @@ CtlExit run_dashboard(const CtlOptions& options) {
         names.push_back(options.listen.substr(0, options.listen.rfind(':')));
     }
     DashboardPages pages({*token, std::move(names)},
-                         [&](bool with_history) { return keeper.newest(with_history); });
+                         [&](const PictureQuery& query) { return keeper.newest(query); });
     HttpServerOptions door;
     door.listen = options.listen;
     auto server = HttpServer::start(door, pages);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include "fabricd/ctl/dashboard/page_files.hpp"
 
@@ -52,16 +51,6 @@ bool is_same_name(std::string_view a, std::string_view b) {
     });
 }
 
-/// The number of "since=N"; 0: none.
-std::uint64_t since_of(std::string_view query) {
-    constexpr std::string_view kName = "since=";
-    std::uint64_t number = 0;
-    if (!query.starts_with(kName)) return 0;
-    const char* const end = query.data() + query.size();
-    const auto parsed = std::from_chars(query.data() + kName.size(), end, number);
-    return parsed.ec == std::errc() && parsed.ptr == end ? number : 0;
-}
-
 }  // namespace
 
 DashboardPages::DashboardPages(DashboardDoor door, NewestPicture newest)
@@ -82,10 +71,10 @@ HttpAnswer DashboardPages::picture(const HttpRequest& request) const {
                        "the token is missing or wrong: open the address that fabricctl "
                        "dashboard has printed");
     }
-    const std::uint64_t since = since_of(request.query);
-    const auto newest = newest_(since == 0);
-    if (newest.json == nullptr) return refusal(503, "the daemon has not been asked yet");
-    if (newest.number == since) return answer_of(304);
+    const PictureQuery query = parse_picture_query(request.query);
+    const auto newest = newest_(query);
+    if (newest.number == 0) return refusal(503, "the daemon has not been asked yet");
+    if (newest.number == query.since) return answer_of(304);
     HttpAnswer answer = answer_of(200, "application/json");
     answer.body = newest.json;
     return answer;

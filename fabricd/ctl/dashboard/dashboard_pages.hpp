@@ -18,11 +18,12 @@ struct DashboardDoor {
     std::vector<std::string> hosts;
 };
 
-/// The page's files to all; "/api/v1/picture?since=N" to clients that show the token: 304 when N is
-/// the newest, with the history when there is no N. Nothing can be changed here.
+/// The page's files to all; "/api/v1/picture?since=N" and the rest of a PictureQuery to clients
+/// that show the token: 304 when N is the newest, with the history when there is no N. Nothing can
+/// be changed here.
 class DashboardPages : public HttpPages {
   public:
-    using NewestPicture = std::function<PictureKeeper::Newest(bool with_history)>;
+    using NewestPicture = std::function<PictureKeeper::Newest(const PictureQuery& query)>;
 
     DashboardPages(DashboardDoor door, NewestPicture newest);
 

@@ -1,8 +1,10 @@
 #include "fabricd/ctl/dashboard/history.hpp"
 
+#include <charconv>
 #include <cmath>
 #include <limits>
 
+#include "fabricd/ctl/json.hpp"
 #include "libfabricshm/base/check.hpp"
 
 namespace fabricd {
@@ -10,14 +12,22 @@ namespace fabricd {
 namespace {
 
 constexpr double kNotThere = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kRateOf = "samples_per_s/";
+constexpr int kDigits = 7;  // more than a curve shows
 
-// Per label and not per rank: a job of many ranks is one curve.
-std::map<std::string, double> rates_of_jobs(const Sample& sample) {
-    std::map<std::string, double> rates;
-    for (const auto& session : sample.sessions) {
-        if (!session.stale) rates[session.label] += session.rates.samples_per_s;
+void append_number(std::string& text, double value) {
+    if (!std::isfinite(value)) {
+        text += "null";
+        return;
     }
-    return rates;
+    char digits[32];
+    // Counts of bytes as they are: a page compares them with others.
+    const auto end =
+        value == std::floor(value) && std::abs(value) < 1e15
+            ? std::to_chars(digits, digits + sizeof digits, static_cast<std::int64_t>(value))
+            : std::to_chars(digits, digits + sizeof digits, value, std::chars_format::general,
+                            kDigits);
+    text.append(digits, end.ptr);
 }
 
 }  // namespace
@@ -35,15 +45,17 @@ void History::put(const std::string& name, double value) {
     series.values.push_back(value);
 }
 
-void History::add(std::int64_t unix_ms, const Picture& picture) {
+void History::add(std::int64_t unix_ms, const Picture& picture, const JobSums& sums) {
     moments_.push_back(unix_ms);
     put("pool_used_bytes", static_cast<double>(picture.status.pool.used_bytes));
     put("sessions", static_cast<double>(picture.status.sessions));
-    for (const auto& [label, rate] : rates_of_jobs(picture.telemetry)) {
-        put("samples_per_s/" + label, rate);
-    }
+    if (sums.all.live != 0) put("samples_per_s", sums.all.samples_per_s);
     for (const auto& device : picture.telemetry.devices) {
         if (device.busy >= 0) put("busy/" + device.name, device.busy);
+    }
+    // Per label and not per rank: a job of many ranks is one curve.
+    for (const JobSum& job : sums.jobs) {
+        if (job.live != 0) put(std::string(kRateOf) + job.label, job.samples_per_s);
     }
     if (moments_.size() <= kMaxPoints) return;
     moments_.pop_front();
@@ -58,20 +70,37 @@ void History::add(std::int64_t unix_ms, const Picture& picture) {
     }
 }
 
-Json History::json() const {
-    Json all = Json::object();
-    for (const auto& [name, series] : series_) {
-        FABRIC_CHECK(series.first >= first_);  // add() has dropped what is older
-        const std::size_t before = series.first - first_;
-        Json values = Json::array();
-        for (std::size_t i = 0; i < moments_.size(); ++i) {
-            const bool there = i >= before && i - before < series.values.size();
-            const double value = there ? series.values[i - before] : kNotThere;
-            values.push_back(std::isfinite(value) ? Json(value) : Json(nullptr));
-        }
-        all[name] = std::move(values);
+std::string History::values_text(const Series& series) const {
+    FABRIC_CHECK(series.first >= first_);  // add() has dropped what is older
+    const std::size_t before = series.first - first_;
+    std::string text = "[";
+    for (std::size_t i = 0; i < moments_.size(); ++i) {
+        const bool there = i >= before && i - before < series.values.size();
+        if (i != 0) text += ',';
+        append_number(text, there ? series.values[i - before] : kNotThere);
     }
-    return {{"unix_ms", moments_}, {"series", std::move(all)}};
+    return text + "]";
+}
+
+std::string History::text(std::size_t bytes, std::string_view match) const {
+    const std::string end = "},\"all\":" + std::to_string(series_.size()) + "}";
+    std::string text = "{\"unix_ms\":" + one_line(moments_) + ",\"series\":{";
+    bool is_first = true;
+    const auto add_those = [&](bool of_jobs) {
+        for (const auto& [name, series] : series_) {
+            const bool is_job = name.starts_with(kRateOf);
+            if (is_job != of_jobs) continue;
+            if (is_job && name.find(match, kRateOf.size()) == name.npos) continue;
+            const std::string one = one_line(name) + ":" + values_text(series);
+            if (text.size() + one.size() + 1 + end.size() > bytes) return;
+            if (!is_first) text += ',';
+            text += one;
+            is_first = false;
+        }
+    };
+    add_those(false);
+    add_those(true);
+    return text + end;
 }
 
 }  // namespace fabricd

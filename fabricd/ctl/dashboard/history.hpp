@@ -6,8 +6,9 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <string_view>
 
-#include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/dashboard/job_sums.hpp"
 #include "fabricd/ctl/picture.hpp"
 
 namespace fabricd {
@@ -19,12 +20,14 @@ class History {
     static constexpr std::size_t kMaxPoints = 600;
     static constexpr std::size_t kMaxSeries = 1000;
 
-    /// `unix_ms` rises from call to call.
-    void add(std::int64_t unix_ms, const Picture& picture);
+    /// `unix_ms` rises from call to call; `sums` are those of `picture`.
+    void add(std::int64_t unix_ms, const Picture& picture, const JobSums& sums);
 
-    /// {"unix_ms": [...], "series": {"pool_used_bytes": [...], "samples_per_s/LABEL": [...], ...}}.
-    /// Each list has as many elements as there are moments; null: not there then.
-    Json json() const;
+    /// {"unix_ms": [...], "series": {"pool_used_bytes": [...], "samples_per_s/LABEL": [...], ...},
+    /// "all": N}. Each list has as many elements as there are moments; null: not there then. The
+    /// series of the whole daemon come first, then those of jobs whose label has `match`, as far as
+    /// `bytes` reaches; "all": how many there are.
+    std::string text(std::size_t bytes, std::string_view match = {}) const;
 
   private:
     struct Series {
@@ -32,6 +35,7 @@ class History {
         std::deque<double> values;
     };
     void put(const std::string& name, double value);
+    std::string values_text(const Series& series) const;
 
     std::uint64_t first_ = 0;  // number of the oldest point
     std::deque<std::int64_t> moments_;

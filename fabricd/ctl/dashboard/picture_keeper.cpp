@@ -1,5 +1,9 @@
 #include "fabricd/ctl/dashboard/picture_keeper.hpp"
 
+#include <malloc.h>
+
+#include <algorithm>
+
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -13,6 +17,9 @@ namespace {
 
 constexpr std::uint32_t kDecisions = 50;
 constexpr std::uint32_t kEvents = 100;
+constexpr std::size_t kManySessions = 2000;
+// Of one picture: more pages than people have open.
+constexpr std::size_t kMaxTexts = 16;
 
 std::int64_t unix_ms_now() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -41,10 +48,7 @@ std::string text_of(const Error& error, const std::string& socket) {
 }  // namespace
 
 PictureKeeper::PictureKeeper(PictureKeeperOptions options)
-    : options_(std::move(options)),
-      asked_(steady_clock::now()),
-      since_unix_ms_(unix_ms_now()),
-      thread_([this] { run(); }) {}
+    : options_(std::move(options)), asked_(steady_clock::now()), thread_([this] { run(); }) {}
 
 PictureKeeper::~PictureKeeper() {
     {
@@ -58,14 +62,22 @@ PictureKeeper::~PictureKeeper() {
 void PictureKeeper::run() {
     std::unique_lock lock(mutex_);
     while (!stopping_) {
-        const auto next = steady_clock::now() + options_.interval;
-        const bool all = steady_clock::now() - asked_ < options_.idle_after;
+        const auto begin = steady_clock::now();
+        const bool all = begin - asked_ < options_.idle_after;
         lock.unlock();
         auto fetched = fetch(all);
-        if (!fetched.ok()) client_.reset();  // a daemon that was started again has another socket
+        // A daemon that does not answer costs nothing while it is waited for.
+        const bool answers = fetched.ok();
+        const auto took = answers ? steady_clock::now() - begin : steady_clock::duration(0);
+        if (!answers) client_.reset();  // a daemon that was started again has another socket
         keep(std::move(fetched));
+        const int share = all ? options_.share_of_time : options_.idle_share_of_time;
+        const auto interval = std::clamp<steady_clock::duration>(
+            took * share, options_.interval, std::max(options_.interval, options_.max_interval));
         lock.lock();
-        changed_.wait_until(lock, next, [this] { return stopping_; });
+        // A page that comes after a while does not wait.
+        changed_.wait_until(lock, begin + interval,
+                            [&] { return stopping_ || (!all && asked_ > begin); });
     }
 }
 
@@ -85,46 +97,93 @@ Result<DashboardPicture> PictureKeeper::fetch(bool all) {
     FABRIC_TRY_VOID(take(client_->decisions(0, kDecisions), got.decisions));
     FABRIC_TRY_VOID(take(client_->events(kEvents), got.events));
     FABRIC_TRY_VOID(take(client_->hosts(), got.cluster));
+    got.is_whole = true;
     return got;
+}
+
+// Pages that have a picture, and so need no history.
+std::vector<PictureQuery> PictureKeeper::asked_lately() {
+    std::vector<PictureQuery> queries;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, text] : texts_) {
+        if (text.is_asked && text.query.since != 0) queries.push_back(text.query);
+    }
+    return queries;
 }
 
 void PictureKeeper::keep(Result<DashboardPicture> fetched) {
     const std::int64_t now = unix_ms_now();
-    // Written before the lock is taken, which those that ask wait for: with 10,000 sessions it
-    // takes tenths of a second. What it reads of this object is written by this thread alone.
-    const bool answers = fetched.ok();
-    if (answers) last_ = json_of(*fetched);
-    const std::int64_t since = answers != answers_ || number_ == 0 ? now : since_unix_ms_;
-    Json page = {{"number", number_ + 1},
-                 {"unix_ms", now},
-                 {"daemon",
-                  {{"answers", answers},
-                   {"since_unix_ms", since},
-                   {"socket", options_.admin_socket},
-                   {"error", answers ? "" : text_of(fetched.error(), options_.admin_socket)}}}};
-    page.update(last_);
-    auto text = std::make_shared<const std::string>(one_line(page));
+    // Before the lock is taken, which those that ask wait for. What it reads of this object is
+    // written by this thread alone.
+    Kept picture;
+    if (fetched.ok()) {
+        fetched->sums = sums_of(fetched->picture);
+        picture = std::make_shared<const DashboardPicture>(std::move(fetched).value());
+    }
+    PictureStamp stamp = stamp_;
+    ++stamp.number;
+    stamp.unix_ms = now;
+    stamp.answers = picture != nullptr;
+    stamp.socket = options_.admin_socket;
+    stamp.error = picture ? "" : text_of(fetched.error(), options_.admin_socket);
+    // A daemon that stays away is no news.
+    const bool is_first = stamp_.number == 0;
+    if (!is_first && !stamp.answers && !stamp_.answers && stamp.error == stamp_.error) return;
+    if (is_first || stamp.answers != stamp_.answers) stamp.since_unix_ms = now;
+    Texts texts;
+    for (const PictureQuery& query : asked_lately()) {
+        const DashboardPicture* shown = picture ? picture.get() : picture_.get();
+        auto json = std::make_shared<const std::string>(picture_text(stamp, shown, query, ""));
+        texts.emplace(query.key(), Text{query, std::move(json), false});
+    }
 
-    const std::lock_guard lock(mutex_);
-    ++number_;
-    since_unix_ms_ = since;
-    answers_ = answers;
-    if (answers) history_.add(now, fetched->picture);
-    text_ = std::move(text);
-    changed_.notify_all();
+    {
+        const std::lock_guard lock(mutex_);
+        stamp_ = std::move(stamp);
+        texts_.swap(texts);
+        if (picture != nullptr) {
+            history_.add(now, picture->picture, picture->sums);
+            picture_.swap(picture);
+        }
+        changed_.notify_all();
+    }
+    // The one before, unless a page is just being made of it.
+    const bool was_large = picture != nullptr && picture->picture.sessions.size() > kManySessions;
+    picture.reset();
+    // Messages and pictures come and go by the ten thousand pieces: glibc would keep their pages.
+    if (was_large) ::malloc_trim(0);
 }
 
-PictureKeeper::Newest PictureKeeper::newest(bool with_history) {
+PictureKeeper::Newest PictureKeeper::newest(const PictureQuery& query) {
     std::unique_lock lock(mutex_);
     asked_ = steady_clock::now();
-    // The first page may be there before the first answer.
-    changed_.wait_for(lock, options_.timeout, [this] { return number_ != 0 || stopping_; });
-    if (text_ == nullptr) return {};
-    if (!with_history) return {number_, text_};
-    std::string text = *text_;
-    text.pop_back();
-    text += ",\"history\":" + one_line(history_.json()) + "}";
-    return {number_, std::make_shared<const std::string>(std::move(text))};
+    changed_.notify_all();
+    // The first page may be there before the first answer, and one that comes after a while before
+    // there is more than the curves need.
+    changed_.wait_for(lock, options_.timeout, [this] {
+        const bool is_whole = stamp_.number != 0 && (!stamp_.answers || picture_->is_whole);
+        return stopping_ || is_whole;
+    });
+    const PictureStamp stamp = stamp_;
+    if (stamp.number == 0 || stamp.number == query.since) return {stamp.number, nullptr};
+    const std::string key = query.key();
+    const auto found = texts_.find(key);
+    if (found != texts_.end()) {
+        found->second.is_asked = true;
+        return {stamp.number, found->second.json};
+    }
+    const Kept picture = picture_;
+    const std::string history =
+        query.since == 0 ? history_.text(kMaxHistoryBytes, query.match) : "";
+    lock.unlock();
+    auto text =
+        std::make_shared<const std::string>(picture_text(stamp, picture.get(), query, history));
+    lock.lock();
+    // Not when there is a newer picture, nor of queries that are all different.
+    if (stamp_.number == stamp.number && texts_.size() < kMaxTexts) {
+        texts_.emplace(key, Text{query, text, true});
+    }
+    return {stamp.number, std::move(text)};
 }
 
 }  // namespace fabricd

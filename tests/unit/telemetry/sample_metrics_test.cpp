@@ -157,6 +157,34 @@ TEST_SUITE("telemetry.sample_metrics") {
         CHECK(has_line(text, "fabricd_samples_total 5"));
     }
 
+    // The table of docs/telemetry.md, by which a page can be reckoned before there is one.
+    TEST_CASE("a session is 13 series, a path 4, a device 11 at most") {
+        const auto series_of = [](const Sample& sample) {
+            std::istringstream lines(text_of(sample));
+            std::size_t series = 0;
+            for (std::string line; std::getline(lines, line);) series += line.front() != '#';
+            return series;
+        };
+        Sample sample;
+        sample.number = 1;
+        const std::size_t none = series_of(sample);
+        for (const std::size_t sessions : {1, 1000}) {
+            sample.sessions.resize(sessions);
+            CHECK(series_of(sample) == none + 13 * sessions);
+        }
+        sample.sessions.clear();
+        sample.paths.resize(100);
+        CHECK(series_of(sample) == none + 4 * 100);
+        sample.paths.clear();
+        sample.devices.resize(8);
+        for (DeviceSample& device : sample.devices) {
+            device.busy = device.memory_busy = device.power_watts = device.temperature_c = 1;
+            device.clock_mhz = 1;
+            device.memory_total = device.memory_used = 1;
+        }
+        CHECK(series_of(sample) == none + 11 * 8);
+    }
+
     TEST_CASE("an empty sample is a valid page") {
         const std::string text = text_of(Sample{});
         CHECK(has_line(text, "fabricd_samples_total 0"));

@@ -9,12 +9,18 @@ const kMaxRows = 500;
 const kMaxPoints = 600;
 const kGapMs = 5000;                              // between two points of one line
 const kSvg = "http://www.w3.org/2000/svg";
+const kPaged = ["jobs", "training", "sessions", "groups", "arenas", "shards", "waiting", "paths"];
+const kMatched = ["jobs", "training", "sessions", "groups"];
 const kPalette = ["#1f6feb", "#bf8700", "#8250df", "#1a7f37", "#cf222e", "#0a7ea4", "#bc4c00", "#9a3b8f"];
 
 let picture = null;
 let shown = {};                                   // part -> its JSON, as it was drawn last
 let curves = { unix_ms: [], series: {} };
 let token = "";
+let first = {};                                   // list -> its first row, where that is not 0
+let asked = "";                                   // which rows were asked for last
+let answered = "";                                // which rows the picture has
+let wake = () => {};                              // ends the pause between two pictures
 
 // ---- Small things ---------------------------------------------------------------------------------
 
@@ -66,44 +72,108 @@ const clock = (ms) => new Date(ms).toLocaleTimeString();
 const text = (title, of, extra = {}) => ({ title, of, ...extra });
 const number = (title, of, value = of) => ({ title, of, value, number: true });
 
+const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+
+// A cell keeps its element while its content stays: a screen reader keeps its place, and the browser
+// has less to do.
+function write(cell, column, item) {
+  const content = column.of(item);
+  if (content instanceof Node) {
+    // A button that is there keeps the focus.
+    const key = content.dataset.key;
+    if (key === undefined || !cell.firstElementChild || cell.firstElementChild.dataset.key !== key) cell.replaceChildren(content);
+  } else if (cell.childElementCount || cell.textContent !== String(content)) cell.textContent = String(content);
+  const classes = [column.number ? "number" : "", column.wide ? "wide" : "", column.mark ? column.mark(item) : ""].filter(Boolean).join(" ");
+  if (cell.className !== classes) cell.className = classes;
+  if (column.value) cell.dataset.value = column.value(item);
+}
+
 // Items beyond kMaxRows are counted and not shown: a browser takes seconds for ten thousand rows.
-function fill(id, caption, columns, items, command) {
+// `list`: its name in picture.lists, where it is one that has pages.
+function fill(id, caption, columns, items, command, list) {
   const table = $(id);
-  if (items.length === 0) { table.replaceChildren(); table.hidden = true; return; }
+  if (items.length === 0) { table.replaceChildren(); table.hidden = true; show_pages(id, list, 0, command); return; }
   table.hidden = false;
-  const body = make("tbody");
-  for (const item of items.slice(0, kMaxRows)) {
-    const row = make("tr");
-    for (const column of columns) {
-      const cell = make("td");
-      const content = column.of(item);
-      cell.append(content instanceof Node ? content : String(content));
-      const classes = [column.number ? "number" : "", column.wide ? "wide" : "", column.mark ? column.mark(item) : ""];
-      cell.className = classes.filter(Boolean).join(" ");
-      if (column.value) cell.dataset.value = column.value(item);
-      row.append(cell);
-    }
-    body.append(row);
+  if (!table.tBodies.length) {
+    const head = make("tr");
+    for (const column of columns) head.append(make("th", { scope: "col", class: column.number ? "number" : "" }, column.title));
+    table.append(make("caption"), make("thead", {}, head), make("tbody"));
   }
-  if (items.length > kMaxRows) {
-    const rest = make("td", { colspan: columns.length }, `and ${items.length - kMaxRows} more: ${command}`);
-    body.append(make("tr", {}, rest));
+  if (table.caption.textContent !== caption) table.caption.textContent = caption;
+  const body = table.tBodies[0];
+  const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
+  const shown_items = items.slice(0, kMaxRows);
+  const counted = list && picture.lists && picture.lists[list] ? picture.lists[list] : { from: 0, matching: items.length };
+  const left = Math.max(items.length, counted.matching - counted.from) - shown_items.length;
+  if (body.querySelector("tr.rest")) body.lastChild.remove();
+  while (body.rows.length > shown_items.length) body.lastChild.remove();
+  shown_items.forEach((item, i) => {
+    let row = body.rows[i];
+    if (!row) { row = make("tr", {}, ...columns.map(() => make("td"))); body.append(row); }
+    columns.forEach((column, c) => write(row.cells[c], column, item));
+  });
+  if (left > 0) body.append(make("tr", { class: "rest" }, make("td", { colspan: columns.length }, `and ${left} more: ${command}`)));
+  if (focus !== undefined) {
+    const same = [...body.querySelectorAll("[data-key]")].find((node) => node.dataset.key === focus);
+    if (same && same !== document.activeElement) same.focus({ preventScroll: true });
   }
-  const head = make("tr");
-  for (const column of columns) head.append(make("th", { scope: "col", class: column.number ? "number" : "" }, column.title));
-  table.replaceChildren(make("caption", {}, caption), make("thead", {}, head), body);
-  table.dataset.rows = items.length;
+  table.dataset.rows = counted.matching;
+  show_pages(id, list, shown_items.length, command);
+}
+
+const caption_of = (id) => $(id).caption ? $(id).caption.textContent : id;
+
+// "showing 500 of 9,500", with the way to the others, where a table has not all rows. The elements stay,
+// so that one that has the focus keeps it.
+function show_pages(id, list, rows, command) {
+  const of = list && picture.lists ? picture.lists[list] : undefined;
+  let line = $(id + "-pages");
+  const is_needed = Boolean(of) && (of.rows < of.matching || of.from > 0);
+  if (!line && !is_needed) return;
+  if (!line) {
+    const go = (text, to) => {
+      const button = make("button", { type: "button" }, text);
+      button.addEventListener("click", () => {
+        if (button.getAttribute("aria-disabled") === "true") return;
+        first[list] = to(picture.lists[list]);
+        wake();
+      });
+      return button;
+    };
+    line = make("p", { id: id + "-pages", class: "pages" }, make("span"),
+      go("previous", (now) => Math.max(0, now.from - kMaxRows)), go("next", (now) => now.from + Math.max(now.rows, 1)), make("code", {}, command));
+    $(id).parentElement.before(line);
+  }
+  line.hidden = !is_needed;
+  if (!is_needed) return;
+  const end = of.from + of.rows;
+  const which = of.from === 0 ? count(rows) : `${count(of.from + 1)} to ${count(end)}`;
+  const all = of.matching === of.all ? count(of.all) : `${count(of.matching)} that match, of ${count(of.all)}`;
+  const [words, previous, next] = line.children;
+  const text_now = `showing ${which} of ${all}`;
+  if (words.textContent !== text_now) words.textContent = text_now;
+  for (const [button, is_off] of [[previous, of.from === 0], [next, end >= of.matching]]) {
+    button.hidden = !kPaged.includes(list);
+    button.setAttribute("aria-disabled", is_off);
+    button.setAttribute("aria-label", `${button.textContent} ${caption_of(id)}`);
+  }
 }
 
 // ---- Curves ---------------------------------------------------------------------------------------
 
+// Of those that the page shows; a picture has more, of single jobs.
 function remember(fresh) {
-  if (fresh.history) { curves = fresh.history; return; }
+  if (fresh.history) {
+    curves = { unix_ms: fresh.history.unix_ms, series: {} };
+    for (const name of ["pool_used_bytes", "sessions", "samples_per_s"]) {
+      if (name in fresh.history.series) curves.series[name] = fresh.history.series[name];
+    }
+    return;
+  }
+  if (curves.unix_ms[curves.unix_ms.length - 1] === fresh.unix_ms) return;   // other rows of the same picture
   curves.unix_ms.push(fresh.unix_ms);
   const now = { "pool_used_bytes": fresh.status.pool.used_bytes, "sessions": fresh.status.sessions };
-  for (const one of fresh.telemetry.training) {
-    if (!one.stale) now["samples_per_s/" + one.label] = (now["samples_per_s/" + one.label] || 0) + one.samples_per_s;
-  }
+  if (fresh.totals.live > 0) now["samples_per_s"] = fresh.totals.samples_per_s;
   const points = curves.unix_ms.length;
   for (const name of Object.keys(now)) {
     if (!(name in curves.series)) curves.series[name] = new Array(points - 1).fill(null);
@@ -144,13 +214,7 @@ function show_curves() {
   const capacity = picture.status.pool.capacity_bytes;
   curve("pool-curve", used, capacity);
   $("pool-curve-text").textContent = "used, of " + bytes(capacity) + ", last ten minutes";
-  const total = curves.unix_ms.map((_, i) => {
-    let sum = null;
-    for (const [name, values] of Object.entries(curves.series)) {
-      if (name.startsWith("samples_per_s/") && values[i] !== null) sum = (sum || 0) + values[i];
-    }
-    return sum;
-  });
+  const total = curves.series["samples_per_s"] || curves.unix_ms.map(() => null);
   const high = Math.max(...total.map((value) => value || 0), 0);
   curve("jobs-curve", total, high);
   const last = total[total.length - 1];
@@ -167,7 +231,7 @@ function show_caches(caches) {
     number("Used", (c) => bytes(c.bytes_used), (c) => c.bytes_used), number("Quota", (c) => bytes(c.quota_bytes), (c) => c.quota_bytes),
     number("Going to", (c) => c.target_bytes < c.quota_bytes ? bytes(c.target_bytes) : "-", (c) => c.target_bytes),
     number("Fetched again", (c) => bytes(c.bytes_refetched), (c) => c.bytes_refetched),
-    number("Of it near", (c) => bytes(c.bytes_refetched_near), (c) => c.bytes_refetched_near)], caches, "fabricctl status");
+    number("Of it near", (c) => bytes(c.bytes_refetched_near), (c) => c.bytes_refetched_near)], caches, "fabricctl status", "caches");
   $("data-text").textContent = caches.length === 0 ? "none (no fabric-data serves from this pool)" : "";
 }
 
@@ -199,13 +263,21 @@ const views = {
       x += width;
       return box;
     }));
+    const of = (picture.lists && picture.lists.arenas) || { rows: arenas.length, matching: arenas.length };
+    const rest = picture.status.pool.used_bytes - arenas.reduce((sum, arena) => sum + arena.bytes_committed, 0);
+    if (of.rows < of.matching && rest > 0) {
+      const width = 1000 * rest / Math.max(capacity, 1);
+      const box = draw("rect", { x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 30, class: "rest" });
+      box.append(draw("title", {}, `${count(of.matching - of.rows)} other arenas: ${bytes(rest)}`));
+      bar.append(box);
+    }
     fill("arenas", "Arenas", [
       text("Name", (a) => a.name), number("Id", (a) => a.id), number("User", (a) => a.uid),
       number("Size", (a) => bytes(a.bytes), (a) => a.bytes),
       number("Committed", (a) => bytes(a.bytes_committed), (a) => a.bytes_committed),
       number("Used", (a) => bytes(a.bytes_used), (a) => a.bytes_used),
       number("Quarantined", (a) => bytes(a.bytes_quarantined), (a) => a.bytes_quarantined),
-      number("Sessions", (a) => a.sessions)], arenas, "fabricctl arenas");
+      number("Sessions", (a) => a.sessions)], arenas, "fabricctl arenas", "arenas");
   },
 
   cluster(cluster) {
@@ -213,7 +285,7 @@ const views = {
       text("Host", (h) => h.name + (h.self ? " *" : "")),
       text("State", (h) => h.state, { mark: (h) => h.state === "up" ? "good" : h.state === "listed" ? "soft" : "bad" }),
       number("Since", (h) => age(h.state_ms), (h) => h.state_ms), number("Incarnation", (h) => h.incarnation),
-      text("Pool", (h) => h.pool), text("Fence", (h) => h.fence)], cluster.hosts, "fabricctl hosts");
+      text("Pool", (h) => h.pool), text("Fence", (h) => h.fence)], cluster.hosts, "fabricctl hosts", "hosts");
   },
 
   devices(devices) {
@@ -224,14 +296,14 @@ const views = {
       number("Used", (d) => bytes(d.bytes_used), (d) => d.bytes_used),
       number("Refused", (d) => bytes(d.bytes_denied), (d) => d.bytes_denied),
       number("Link", (d) => rate(d.link_gbytes_per_s) + " GB/s, " + d.link_latency_ns + " ns", (d) => d.link_gbytes_per_s),
-      text("Faults", (d) => d.faults || "none", { mark: (d) => d.faults ? "bad" : "soft" })], devices, "fabricctl devices");
+      text("Faults", (d) => d.faults || "none", { mark: (d) => d.faults ? "bad" : "soft" })], devices, "fabricctl devices", "devices");
   },
 
   shards(shards) {
     fill("shards", "Shards", [
       text("Shard", (s) => s.name), text("State", (s) => s.state), number("Size", (s) => bytes(s.bytes), (s) => s.bytes),
       text("Home", (s) => s.home_arena + (s.home_device ? " on " + s.home_device : "")),
-      number("Readers", (s) => s.readers), number("Moves", (s) => s.moves)], shards, "fabricctl shards");
+      number("Readers", (s) => s.readers), number("Moves", (s) => s.moves)], shards, "fabricctl shards", "shards");
   },
 
   waiting(waiting) {
@@ -240,7 +312,7 @@ const views = {
       text("Arena", (w) => w.arena), text("Group", (w) => w.group), text("Operation", (w) => w.operation),
       number("Size", (w) => bytes(w.bytes), (w) => w.bytes), number("Waited", (w) => age(w.waited_ms), (w) => w.waited_ms),
       text("Ranks waiting", (w) => w.waiting_ranks.join(", ")), text("Ranks late", pids, { mark: () => "bad" })],
-      waiting, "fabricctl waiting");
+      waiting, "fabricctl waiting", "waiting");
   },
 
   vgpus(vgpus) {
@@ -250,7 +322,7 @@ const views = {
       number("Used", (v) => bytes(v.used_bytes), (v) => v.used_bytes), number("Peak", (v) => bytes(v.peak_bytes), (v) => v.peak_bytes),
       number("Share", (v) => v.share_percent + " %", (v) => v.share_percent),
       number("Refused", (v) => v.denied + " (" + bytes(v.denied_bytes) + ")", (v) => v.denied),
-      number("Processes", (v) => v.processes.length)], vgpus, "fabricctl vgpus");
+      number("Processes", (v) => v.processes.length)], vgpus, "fabricctl vgpus", "vgpus");
     $("vgpu-text").textContent = vgpus.length === 0 ? "none (the device file names none)" : "";
   },
 
@@ -258,7 +330,7 @@ const views = {
     fill("event-list", "", [
       text("Time", (e) => clock(e.unix_ms)),
       text("Level", (e) => e.level, { mark: (e) => e.level === "error" ? "bad" : e.level === "warning" ? "warn" : "soft" }),
-      text("What", (e) => e.text, { wide: true })], [...events].reverse(), "fabricctl events");
+      text("What", (e) => e.text, { wide: true })], [...events].reverse(), "fabricctl events", "events");
   },
 
   // The elements stay, so that one that is open or has the focus keeps it.
@@ -279,6 +351,28 @@ const views = {
   },
 };
 
+// Of all sessions, whatever rows there are.
+function show_totals() {
+  const totals = picture.totals;
+  const field = (name) => make("span", { "data-field": name, "data-value": totals[name] }, count(totals[name]));
+  const slowest = totals.slowest_session === null ? "" : `, the slowest is session ${totals.slowest_session} with ${age(1000 * totals.slowest_work_s)} of work in a step`;
+  $("jobs-text").replaceChildren(field("sessions"), " sessions of ", field("jobs"), " jobs: ", field("live"), " live, ", field("stale"), " stale, ",
+    field("away"), " away" + slowest);
+}
+
+// The name of a job is a way to its rows.
+function job_button(job) {
+  const button = make("button", { type: "button", "data-key": job.label, class: "job" }, job.label || "(no label)");
+  button.addEventListener("click", () => { $("filter").value = job.label; filter(); });
+  return button;
+}
+
+function filter() {
+  for (const list of kMatched) delete first[list];
+  if (picture && picture.status) show_telemetry();
+  wake();
+}
+
 // Of the parts of telemetry, which change with every sample.
 function show_telemetry() {
   const wanted = $("filter").value;
@@ -294,33 +388,51 @@ function show_telemetry() {
     bar.setAttribute("aria-label", ["compute", "wait", "comm"].map((part) => part + " " + percent(one[part + "_share"])).join(", "));
     return bar;
   };
+  show_totals();
+  fill("job-list", "Jobs", [
+    text("Job", job_button), number("Sessions", (j) => j.sessions), number("Away", (j) => j.away, (j) => j.away), number("Live", (j) => j.live),
+    { ...number("Stale", (j) => j.stale), mark: (j) => j.stale_ranks > 0 && j.live > 0 ? "bad" : "" },
+    number("Samples/s", (j) => rate(j.samples_per_s, 0), (j) => j.samples_per_s), number("Wait", (j) => percent(j.wait_share), (j) => j.wait_share),
+    number("Memory", (j) => bytes(j.memory_used_bytes), (j) => j.memory_used_bytes),
+    number("Refused", (j) => bytes(j.memory_denied_bytes), (j) => j.memory_denied_bytes),
+    text("Slowest", (j) => j.slowest_session === null ? "-" : `session ${j.slowest_session}, ${age(1000 * j.slowest_work_s)}`)],
+    picture.jobs.filter((job) => job.label.includes(wanted)), "fabricctl top", "jobs");
   fill("training", "Training", [
     text("Job", (t) => t.label), text("Rank", (t) => t.member ? t.rank + "/" + t.world : "-"), number("Session", (t) => t.session),
     text("Device", (t) => t.device || "-"), number("Steps", (t) => t.steps), number("Steps/s", (t) => rate(t.steps_per_s), (t) => t.steps_per_s),
     number("Samples/s", (t) => rate(t.samples_per_s, 0), (t) => t.samples_per_s), text("Time", shares),
     number("Wait", (t) => percent(t.wait_share), (t) => t.wait_share), number("Share", (t) => percent(t.share_of_group), (t) => t.share_of_group),
     number("Loss", (t) => t.loss === null ? "-" : t.loss.toPrecision(4), (t) => t.loss),
-    text("State", (t) => t.stale ? "stale" : "live", { mark: (t) => t.stale ? "bad" : "good" })], training, "fabricctl top");
+    text("State", (t) => t.stale ? "stale" : "live", { mark: (t) => t.stale ? "bad" : "good" })], training, "fabricctl top", "training");
   fill("load", "Load", [
     text("Device", (d) => d.name), number("Busy", (d) => percent(d.busy), (d) => d.busy),
     number("Memory", (d) => bytes(d.memory_total_bytes), (d) => d.memory_total_bytes),
     number("Used", (d) => bytes(d.memory_used_bytes), (d) => d.memory_used_bytes), text("What", (d) => d.description)],
-    picture.telemetry.devices, "fabricctl top");
+    picture.telemetry.devices, "fabricctl top", "load");
   fill("paths", "Measured paths between ranks", [
     number("Group", (p) => p.group), number("From", (p) => p.from), number("To", (p) => p.to),
     number("GB/s", (p) => rate(p.bytes_per_s * 1e-9), (p) => p.bytes_per_s),
     number("Slow GB/s", (p) => rate(p.slow_bytes_per_s * 1e-9), (p) => p.slow_bytes_per_s),
-    number("Latency", (p) => rate(p.latency_ns, 0) + " ns", (p) => p.latency_ns)], picture.telemetry.paths, "fabricctl top");
+    number("Latency", (p) => rate(p.latency_ns, 0) + " ns", (p) => p.latency_ns)], picture.telemetry.paths, "fabricctl top", "paths");
   fill("groups", "Groups", [
     text("Group", (g) => g.name), number("Arena", (g) => g.arena_id), number("Ranks", (g) => g.joined + "/" + g.world, (g) => g.joined),
     number("Epoch", (g) => g.epoch), text("State", (g) => g.state, { mark: (g) => g.state === "broken" ? "bad" : g.state === "complete" ? "good" : "" }),
     text("Dead ranks", (g) => g.dead_ranks.join(", ") || "-", { mark: (g) => g.dead_ranks.length ? "bad" : "soft" })],
-    picture.groups.filter((group) => group.name.includes(wanted)), "fabricctl groups");
+    picture.groups.filter((group) => group.name.includes(wanted)), "fabricctl groups", "groups");
   fill("sessions", "Sessions", [
     number("Session", (s) => s.id), number("Pid", (s) => s.pid), number("User", (s) => s.uid), text("Label", (s) => s.label),
     number("Age", (s) => age(s.age_ms), (s) => s.age_ms), number("Owns", (s) => bytes(s.bytes_owned), (s) => s.bytes_owned),
     text("Device", (s) => s.device || "-"), text("State", (s) => s.connected ? "connected" : "away", { mark: (s) => s.connected ? "" : "warn" })],
-    picture.sessions.filter((session) => session.label.includes(wanted)), "fabricctl sessions");
+    picture.sessions.filter((session) => session.label.includes(wanted)), "fabricctl sessions", "sessions");
+}
+
+// As many as there is room for, those with a fault first; the last box says how many there are besides.
+function some_of(boxes, list) {
+  const kBoxes = 32;
+  const all = picture.lists && picture.lists[list] ? Math.max(picture.lists[list].all, boxes.length) : boxes.length;
+  if (all <= kBoxes) return boxes;
+  const some = [...boxes.filter((box) => box.fault), ...boxes.filter((box) => !box.fault)].slice(0, kBoxes - 1);
+  return [...some, { name: `${count(all - some.length)} more`, fault: false, link: "" }];
 }
 
 // A row of hosts, one of nodes, one of devices; links carry what the device file or the machine says.
@@ -331,7 +443,7 @@ function show_machine() {
   const devices = picture.devices.length ? picture.devices.map((device) => ({
     name: device.name, fault: Boolean(device.faults), link: rate(device.link_gbytes_per_s) + " GB/s" }))
     : picture.telemetry.devices.map((device) => ({ name: device.name, fault: device.stale, link: percent(device.busy) }));
-  const rows = [hosts.slice(0, 32), [{ name: "pool: " + picture.status.pool.backend, fault: false }], devices.slice(0, 32)];
+  const rows = [some_of(hosts, "hosts"), [{ name: "pool: " + picture.status.pool.backend, fault: false }], some_of(devices, picture.devices.length ? "devices" : "load")];
   const step = 96;
   const width = Math.max(400, step * Math.max(...rows.map((row) => row.length)));
   svg.setAttribute("viewBox", `0 0 ${width} 190`);
@@ -353,6 +465,8 @@ function show_machine() {
   }));
   svg.replaceChildren(...nodes);
 }
+
+const kListOf = { cluster: "hosts", status: "caches" };
 
 function show_state() {
   const daemon = picture.daemon;
@@ -377,7 +491,7 @@ function show(fresh) {
   show_state();
   if (picture.daemon.answers) remember(picture);
   for (const [part, view] of Object.entries(views)) {
-    const now = JSON.stringify(picture[part]);
+    const now = JSON.stringify([picture[part], picture.lists && picture.lists[kListOf[part] || part]]);
     if (shown[part] === now) continue;
     view(picture[part]);
     shown[part] = now;
@@ -396,13 +510,34 @@ function unreachable(why) {
   $("state").textContent = why;
 }
 
+// Which rows are wanted.
+function question() {
+  const parts = [];
+  const wanted = $("filter").value;
+  if (wanted) parts.push("match=" + encodeURIComponent(wanted));
+  for (const [list, from] of Object.entries(first)) {
+    if (from > 0) parts.push(list + "=" + from);
+  }
+  return parts.join("&");
+}
+
 async function poll() {
-  const since = picture && curves.unix_ms.length ? "?since=" + picture.number : "";
-  const answer = await fetch("/api/v1/picture" + since,
+  asked = question();
+  const parts = asked ? [asked] : [];
+  // Of other rows the same picture is wanted again: then the number is that of the one before.
+  if (picture && curves.unix_ms.length) parts.unshift("since=" + (asked === answered ? picture.number : picture.number - 1));
+  const rows = asked;
+  const answer = await fetch("/api/v1/picture" + (parts.length ? "?" + parts.join("&") : ""),
     { headers: { "X-Fabric-Token": token }, cache: "no-store", signal: AbortSignal.timeout(kTimeoutMs) });
   if (answer.status === 304) return;
   if (!answer.ok) { unreachable(await answer.text()); return; }
-  show(await answer.json());
+  const fresh = await answer.json();
+  answered = rows;
+  // A list that has become shorter begins where the picture says.
+  for (const list of Object.keys(first)) {
+    if (fresh.lists && fresh.lists[list] && rows === question()) first[list] = fresh.lists[list].from;
+  }
+  show(fresh);
 }
 
 async function run() {
@@ -412,7 +547,7 @@ async function run() {
     history.replaceState(null, "", location.pathname);   // out of sight, and of bookmarks
   }
   token = sessionStorage.getItem("fabric-token") || "";
-  $("filter").addEventListener("input", () => { if (picture && picture.status) show_telemetry(); });
+  $("filter").addEventListener("input", filter);
   for (;;) {
     const begun = Date.now();
     try {
@@ -421,7 +556,9 @@ async function run() {
     } catch (bad) {
       unreachable("fabricctl dashboard does not answer (" + (bad.name === "TimeoutError" ? "timeout" : "it has ended, or the way to it is gone") + ")");
     }
-    await new Promise((next) => setTimeout(next, Math.max(100, kIntervalMs - (Date.now() - begun))));
+    // Other rows may be wanted since.
+    const pause = asked === question() ? Math.max(100, kIntervalMs - (Date.now() - begun)) : 0;
+    await new Promise((next) => { wake = next; setTimeout(next, pause); });
   }
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 constexpr const char* kToken = "0123456789abcdef";
 
-PictureKeeper::Newest newest_of(bool with_history) {
-    return {7, std::make_shared<const std::string>(with_history ? "long" : "short")};
+PictureKeeper::Newest newest_of(const PictureQuery& query) {
+    return {7, std::make_shared<const std::string>(query.since == 0 ? "long" : "short")};
 }
 
 HttpRequest request_of(std::string_view path, std::string_view query = "") {
@@ -63,8 +63,23 @@ TEST_SUITE("ctl.dashboard.dashboard_pages") {
         }
     }
 
+    TEST_CASE("the rest of the question gets to the picture") {
+        PictureQuery asked;
+        DashboardPages pages({kToken, {}}, [&](const PictureQuery& query) {
+            asked = query;
+            return newest_of(query);
+        });
+        const auto answer =
+            pages.answer(request_of("/api/v1/picture", "since=3&match=a%20job&sessions=500"));
+        CHECK(answer.status == 200);
+        CHECK(asked.since == 3);
+        CHECK(asked.match == "a job");
+        CHECK(asked.from_of(PagedList::kSessions) == 500);
+    }
+
     TEST_CASE("before the daemon was asked there is no picture") {
-        DashboardPages pages({kToken, {}}, [](bool) { return PictureKeeper::Newest{}; });
+        DashboardPages pages({kToken, {}},
+                             [](const PictureQuery&) { return PictureKeeper::Newest{}; });
         CHECK(pages.answer(request_of("/api/v1/picture")).status == 503);
     }
 

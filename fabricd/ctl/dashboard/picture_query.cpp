@@ -1,0 +1,61 @@
+#include "fabricd/ctl/dashboard/picture_query.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+namespace fabricd {
+
+namespace {
+
+template <typename Number>
+Number number_of(std::string_view text) {
+    Number number = 0;
+    const char* const end = text.data() + text.size();
+    const auto parsed = std::from_chars(text.data(), end, number);
+    return parsed.ec == std::errc() && parsed.ptr == end ? number : 0;
+}
+
+/// What encodeURIComponent() made of it. A percent sign without two digits stays one.
+std::string decoded(std::string_view text) {
+    std::string plain;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        unsigned char byte = 0;
+        const char* const digits = text.data() + i + 1;
+        const bool is_code = text[i] == '%' && text.size() - i > 2 &&
+                             std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+        plain += is_code ? static_cast<char>(byte) : text[i];
+        if (is_code) i += 2;
+    }
+    return plain;
+}
+
+void take(PictureQuery& query, std::string_view name, std::string_view value) {
+    if (name == "since") query.since = number_of<std::uint64_t>(value);
+    if (name == "match") query.match = decoded(value).substr(0, PictureQuery::kMaxMatch);
+    const auto list = std::find(kPagedLists.begin(), kPagedLists.end(), name);
+    if (list == kPagedLists.end()) return;
+    query.from[static_cast<std::size_t>(list - kPagedLists.begin())] =
+        number_of<std::size_t>(value);
+}
+
+}  // namespace
+
+std::string PictureQuery::key() const {
+    std::string key = since == 0 ? "history" : "";
+    for (const std::size_t first : from) key += "," + std::to_string(first);
+    return key + "," + match;
+}
+
+PictureQuery parse_picture_query(std::string_view query) {
+    PictureQuery wanted;
+    while (!query.empty()) {
+        const std::string_view part = query.substr(0, query.find('&'));
+        query.remove_prefix(std::min(part.size() + 1, query.size()));
+        const std::size_t sign = part.find('=');
+        if (sign == part.npos) continue;
+        take(wanted, part.substr(0, sign), part.substr(sign + 1));
+    }
+    return wanted;
+}
+
+}  // namespace fabricd

@@ -1,0 +1,54 @@
+#include "fabricd/ctl/dashboard/picture_query.hpp"
+
+#include <doctest/doctest.h>
+
+using namespace fabricd;
+
+namespace {
+
+TEST_SUITE("ctl.dashboard.picture_query") {
+    TEST_CASE("a question has a number, a text and the first row of each list") {
+        const PictureQuery query =
+            parse_picture_query("since=7&match=job-1&sessions=500&training=1000&paths=3");
+        CHECK(query.since == 7);
+        CHECK(query.match == "job-1");
+        CHECK(query.from_of(PagedList::kSessions) == 500);
+        CHECK(query.from_of(PagedList::kTraining) == 1000);
+        CHECK(query.from_of(PagedList::kPaths) == 3);
+        CHECK(query.from_of(PagedList::kJobs) == 0);
+    }
+
+    TEST_CASE("a text may be any, as a browser writes it") {
+        CHECK(parse_picture_query("match=a%26b%3D%22%20%25").match == "a&b=\" %");
+        CHECK(parse_picture_query("match=%").match == "%");
+        CHECK(parse_picture_query("match=%4").match == "%4");
+        CHECK(parse_picture_query("match=%4x%41").match == "%4xA");
+        CHECK(parse_picture_query("match=%C3%A4").match == "\xC3\xA4");
+        CHECK(parse_picture_query("match=").match.empty());
+        CHECK(parse_picture_query("match=a=b").match == "a=b");
+        const std::string longest(5000, 'x');
+        CHECK(parse_picture_query("match=" + longest).match.size() == PictureQuery::kMaxMatch);
+    }
+
+    TEST_CASE("what is none of it counts as not there") {
+        for (const char* odd :
+             {"", "&", "=", "&&=&", "since", "since=", "since=-1", "since=7x",
+              "sessions=99999999999999999999999", "sessions=x", "till=7", "SINCE=7", "session=7"}) {
+            CAPTURE(odd);
+            CHECK(parse_picture_query(odd).key() == PictureQuery{}.key());
+            CHECK(parse_picture_query(odd).since == 0);
+        }
+    }
+
+    TEST_CASE("questions that another text answers have other keys") {
+        const std::string plain = parse_picture_query("since=7").key();
+        CHECK(parse_picture_query("since=8").key() == plain);
+        for (const char* other :
+             {"", "since=7&match=a", "since=7&jobs=1", "since=7&sessions=1", "since=7&match=,1"}) {
+            CAPTURE(other);
+            CHECK(parse_picture_query(other).key() != plain);
+        }
+    }
+}
+
+}  // namespace
