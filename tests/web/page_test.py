@@ -235,11 +235,11 @@ class PageTest(unittest.TestCase):
         wait_for(lambda: self.server.queries[-1] == f"since={self.number}", "no page any more")
 
     def test_a_job_is_opened_by_its_name_and_keeps_the_focus(self):
-        self.show(jobs=[job("a & b"), job("other", stale=1, stale_ranks=1, slowest_session=17, slowest_work_s=0.25)],
+        self.show(jobs=[job("a & b"), job("other", stale=1, stale_ranks=1, slowest_session=17, slowest_work_s=0.25018476366666668)],
                   totals=job("", sessions=6, live=5, stale=1) | {"jobs": 2})
         self.seen()
         self.assertEqual(self.text("jobs-text"), "6 sessions of 2 jobs: 5 live, 1 stale, 0 away")
-        self.assertEqual(self.browser.table("job-list")[1][-1], "session 17, 250 ms")
+        self.assertEqual(self.browser.table("job-list")[1][-1], "session 17, 250.2 ms")
         button = self.browser.driver.find_element("css selector", "button.job")
         self.browser.run("arguments[0].focus()", button)
         # Another one comes before it, so that its row is another one, too.

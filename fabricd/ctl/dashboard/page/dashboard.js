@@ -56,7 +56,7 @@ function rate(value, digits = 1) {
 const percent = (share) => share === null || share === undefined || share < 0 ? "-" : Math.round(100 * share) + " %";
 
 function age(ms) {
-  if (ms < 1000) return ms + " ms";
+  if (ms < 999.95) return (Number.isInteger(ms) ? ms : ms.toFixed(1)) + " ms";
   const seconds = ms / 1000;
   if (seconds < 120) return seconds.toFixed(1) + " s";
   if (seconds < 7200) return Math.floor(seconds / 60) + " min";
