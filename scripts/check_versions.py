@@ -51,7 +51,9 @@ def check(root: Path) -> list[str]:
         findings += [f"{path}:{line}: names version {said} where CMakeLists.txt has {right}"
                      for line, said, parts in found if said != shortened(right, parts)]
         if path.parts[0] == "tests":
-            repeated = rf'["\s]{re.escape(right)}(?![\d.~])'
+            # Also as a pattern has it, whose dots are escaped.
+            dotted = right.replace(".", r"\\?\.")
+            repeated = rf'["\s]{dotted}(?![\d.~])'
             findings += [f"{path}:{line_of(text, match.start())}: repeats the version: FABRIC_VERSION, and "
                          f"CMakeLists.txt for Python, have it" for match in re.finditer(repeated, text)]
     return findings

@@ -1,7 +1,7 @@
 // Do collectives on the streams of a real GPU give the bits of the CPU's kernels? Ranks as
-// processes and as streams of one process, buffers in the pool and on the device, a rank of the CPU
-// among them, graphs, and the end of a wait for a rank that does not come. scripts/gpu-check runs
-// it.
+// processes and as streams of one process, buffers in the pool, on the device and in memory of it
+// that is exported to the peers, a rank of the CPU among them, graphs, and the end of a wait for a
+// rank that does not come. scripts/gpu-check runs it.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,24 +119,35 @@ bool sum_is_right(const SharedArena& arena, gpu::DeviceGroup& group, int rank, i
     return got == expected_sum(world, type, count);
 }
 
+enum class Memory {
+    kStaged,    // peers can't reach what is on the device
+    kExported,  // they read and write it where it is
+};
+
 bool g_quick = false;  // fewer sizes: tools make each access a thousand times slower
 
 // `together`: the ranks of one process. Allocating and freeing waits for all of a context's
 // kernels, so none of them does it while another one's kernel waits for it.
 int check_rank(const SharedArena& arena, const std::shared_ptr<gpu::DeviceArena>& device, int rank,
-               int world, std::barrier<>& together) {
+               int world, Memory where, std::barrier<>& together) {
     const auto group = gpu_bench::join(arena, device, rank, world);
     cudaStream_t stream = nullptr;
     need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     const OnDevice memory(kLargestBytes);
     together.arrive_and_wait();
+    const bool exports = where == Memory::kExported;
+    if (exports) {
+        gpu_bench::export_memory(arena, *group, rank, world, memory.data, kLargestBytes);
+    }
     int wrong = 0;
     for (const DType type : kTypes) {
         for (const std::uint64_t count : kCounts) {
             if (g_quick && count > 4096) continue;
-            // Even ranks have theirs on the device, then all have, then none.
-            for (const bool on_device : {rank % 2 == 0, true, false}) {
-                void* const at = on_device ? memory.data : nullptr;
+            // Even ranks have theirs on the device, then all have, then none, which exports do not
+            // change.
+            const bool on_device[] = {rank % 2 == 0, true, false};
+            for (int round = 0; round < (exports ? 2 : 3); ++round) {
+                void* const at = on_device[round] ? memory.data : nullptr;
                 if (sum_is_right(arena, *group, rank, world, type, count, at, stream)) {
                     continue;
                 }
@@ -146,6 +157,7 @@ int check_rank(const SharedArena& arena, const std::shared_ptr<gpu::DeviceArena>
             }
         }
     }
+    if (exports) gpu_bench::end_export(arena, *group, world);
     together.arrive_and_wait();
     cudaStreamDestroy(stream);
     return wrong == 0 ? 0 : 1;
@@ -171,15 +183,15 @@ bool in_children(int count, const std::function<int(int)>& body) {
     return good;
 }
 
-bool ranks_as_processes(SharedArena& arena, int world) {
+bool ranks_as_processes(SharedArena& arena, int world, Memory where) {
     arena.format(world);
     return in_children(world, [&](int rank) {
         std::barrier<> alone(1);
-        return check_rank(arena, gpu_bench::on_device(arena), rank, world, alone);
+        return check_rank(arena, gpu_bench::on_device(arena), rank, world, where, alone);
     });
 }
 
-bool ranks_as_streams(SharedArena& arena, int world) {
+bool ranks_as_streams(SharedArena& arena, int world, Memory where) {
     arena.format(world);
     return in_children(1, [&](int) {
         const auto device = gpu_bench::on_device(arena);
@@ -190,7 +202,7 @@ bool ranks_as_streams(SharedArena& arena, int world) {
             threads.emplace_back([&, rank] {
                 need(cudaSetDevice(0), "device");
                 codes[static_cast<std::size_t>(rank)] =
-                    check_rank(arena, device, rank, world, together);
+                    check_rank(arena, device, rank, world, where, together);
             });
         }
         for (std::thread& thread : threads) thread.join();
@@ -301,9 +313,14 @@ int main(int argc, char** argv) {
     int failures = 0;
     for (int world = 1; world <= SharedArena::kMaxWorld; ++world) {
         failures += report("ranks as processes: " + std::to_string(world),
-                           ranks_as_processes(arena, world));
-        failures +=
-            report("ranks as streams: " + std::to_string(world), ranks_as_streams(arena, world));
+                           ranks_as_processes(arena, world, Memory::kStaged));
+        failures += report("ranks as streams: " + std::to_string(world),
+                           ranks_as_streams(arena, world, Memory::kStaged));
+        if (world == 1) continue;  // none to export to
+        failures += report("exported memory, processes: " + std::to_string(world),
+                           ranks_as_processes(arena, world, Memory::kExported));
+        failures += report("exported memory, streams: " + std::to_string(world),
+                           ranks_as_streams(arena, world, Memory::kExported));
     }
     failures += report("a rank of the GPU and one of the CPU", mixed_with_cpu(arena));
     failures += report("a graph, replayed", graphs(arena));

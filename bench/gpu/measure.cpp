@@ -148,7 +148,12 @@ void measure_allreduce(const SharedArena& memory, int rank) {
     need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     void* own = nullptr;
     need(cudaMalloc(&own, kMoved), "cudaMalloc");
-    for (const bool in_pool : {true, false}) {
+    for (const std::string where : {"pool", "device, staged", "device, exported"}) {
+        const bool in_pool = where == "pool";
+        // Peers then read and write the memory where it is: this is what that is worth.
+        if (where == "device, exported") {
+            gpu_bench::export_memory(memory, *group, rank, 2, own, kMoved);
+        }
         for (Bytes bytes = 8; bytes <= kMoved; bytes *= 8) {
             gpu::DeviceCall call;
             call.kind = device::CollectiveKind::kAllReduce;
@@ -157,13 +162,13 @@ void measure_allreduce(const SharedArena& memory, int rank) {
             const double ours =
                 median_us(stream, [&] { need(group->run(call, stream), "allreduce"); });
             need(group->status(), "allreduce");
-            const std::string where = in_pool ? "pool" : "device";
             if (rank == 0) {
                 report("allreduce, 2 processes, " + where, static_cast<double>(bytes), ours, 0,
                        "none");
             }
         }
     }
+    gpu_bench::end_export(memory, *group, 2);
 }
 
 bool in_child(const std::function<void()>& body, int count = 1) {

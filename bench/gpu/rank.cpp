@@ -4,8 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <span>
+#include <thread>
 
 #include "libfabricshm/base/reason.hpp"
 
@@ -16,6 +20,31 @@ using namespace fabricshm;
 namespace {
 
 constexpr Bytes kWordsBytes = 64 * kKiB;
+
+// What the ranks say of their memory, all zero at first; counts are those of all ranks together.
+struct Exchange {
+    std::atomic<int> come;
+    gpu::ExportOffer offers[SharedArena::kMaxWorld];
+};
+static_assert(SharedArena::kExchangeOffset + sizeof(Exchange) <= kWordsBytes);
+
+Exchange& exchange_of(const SharedArena& arena) {
+    return *reinterpret_cast<Exchange*>(arena.base() + SharedArena::kExchangeOffset);
+}
+
+// Until all of `world` ranks have come as often as this one.
+void meet(Exchange& exchange, int world) {
+    const TimePoint deadline = Clock::now() + std::chrono::seconds(60);
+    const int mine = exchange.come.fetch_add(1);  // acquire and release: what they said is there
+    const int all = (mine / world + 1) * world;
+    while (exchange.come.load() < all) {
+        if (Clock::now() > deadline) {
+            std::fprintf(stderr, "export: a rank did not come\n");
+            std::exit(1);
+        }
+        std::this_thread::yield();
+    }
+}
 
 int look_for_gpu() {
     constexpr int kSkipped = 77;
@@ -63,6 +92,7 @@ SharedArena::~SharedArena() {
 
 void SharedArena::format(int world) {
     gpu::format_device_group(base_ + kBlockOffset, world, 1);
+    std::memset(base_ + kExchangeOffset, 0, sizeof(Exchange));
 }
 
 Bytes SharedArena::stage_offset(int rank) const noexcept {
@@ -109,6 +139,32 @@ std::unique_ptr<gpu::DeviceGroup> join(const SharedArena& arena,
     auto made = gpu::DeviceGroup::make(device, place, nullptr);
     if (!made.ok()) need(made.error(), "join");
     return std::move(made).value();
+}
+
+void export_memory(const SharedArena& arena, gpu::DeviceGroup& group, int rank, int world,
+                   const void* pointer, Bytes bytes) {
+    Exchange& exchange = exchange_of(arena);
+    auto made = group.offer(pointer, bytes);
+    if (!made.ok()) need(made.error(), "export");
+    std::unique_ptr<gpu::DeviceExports> exports = std::move(made).value();
+    exchange.offers[rank] = exports->offered();
+    meet(exchange, world);
+    const auto opened =
+        exports->open(std::span(exchange.offers).first(static_cast<std::size_t>(world)));
+    if (!opened.ok()) need(opened.error(), "open exported memory");
+    if (*opened != (std::uint32_t{1} << world) - 1) {
+        std::fprintf(stderr, "export: rank %d reaches the ranks %#x alone\n", rank, *opened);
+        std::exit(1);
+    }
+    meet(exchange, world);
+    group.use(std::move(exports));
+    meet(exchange, world);
+}
+
+void end_export(const SharedArena& arena, gpu::DeviceGroup& group, int world) {
+    meet(exchange_of(arena), world);
+    group.use(nullptr);
+    meet(exchange_of(arena), world);
 }
 
 }  // namespace gpu_bench

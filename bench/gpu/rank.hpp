@@ -31,6 +31,7 @@ class SharedArena {
     std::byte* buffer(int rank) const noexcept;
     fabricshm::Bytes stage_offset(int rank) const noexcept;
     static constexpr fabricshm::Bytes kBlockOffset = 0;
+    static constexpr fabricshm::Bytes kExchangeOffset = 32 << 10;
 
   private:
     std::byte* base_;
@@ -51,5 +52,13 @@ std::shared_ptr<fabricshm::gpu::DeviceArena> on_device(const SharedArena& arena,
 std::unique_ptr<fabricshm::gpu::DeviceGroup> join(
     const SharedArena& arena, const std::shared_ptr<fabricshm::gpu::DeviceArena>& device, int rank,
     int world, fabricshm::Duration timeout = std::chrono::seconds(20), int ranks_here = 0);
+
+/// All ranks export `bytes` of their device's memory to each other, as fabricshm_cuda_export()
+/// does. By all ranks at the same time, once between two format(). Ends the program when not all
+/// reach it.
+void export_memory(const SharedArena& arena, fabricshm::gpu::DeviceGroup& group, int rank,
+                   int world, const void* pointer, fabricshm::Bytes bytes);
+/// The end of it, after which the memory may be freed. By all ranks.
+void end_export(const SharedArena& arena, fabricshm::gpu::DeviceGroup& group, int world);
 
 }  // namespace gpu_bench

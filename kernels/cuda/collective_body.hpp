@@ -38,7 +38,7 @@ constexpr Call call_of(const CollectiveArgs& args) {
          {static_cast<std::uint64_t>(args.kind), static_cast<std::uint64_t>(args.algorithm),
           static_cast<std::uint64_t>(args.type), static_cast<std::uint64_t>(args.op),
           static_cast<std::uint64_t>(args.root), static_cast<std::uint64_t>(args.divisor),
-          args.count}) {
+          args.count, args.stride}) {
         call.signature = mix(call.signature, value);
     }
     const bool reduces =
@@ -47,7 +47,8 @@ constexpr Call call_of(const CollectiveArgs& args) {
     call.only_input_of = args.kind == CollectiveKind::kBroadcast ? args.root : -1;
     if (args.kind != CollectiveKind::kBarrier) call.input_bytes = bytes;
     if (args.kind == CollectiveKind::kReduceScatter) {
-        call.input_bytes = bytes * static_cast<std::uint64_t>(args.group.world);
+        call.part_bytes = bytes;
+        call.stride = args.stride;
     }
     if (args.kind == CollectiveKind::kAllReduce) call.output_bytes = bytes;
     call.input = args.input;
@@ -243,14 +244,14 @@ constexpr void collective_body(Grid& grid, const CollectiveArgs& args, Work work
                 detail::all_reduce(grid, args, work, job, opened);
                 break;
             case CollectiveKind::kReduceScatter:
-                job.source_offset = static_cast<std::uint64_t>(group.rank) * bytes;
-                work.reduce(grid, job, opened.worker);
+                work.reduce(grid, job, opened.worker);  // of the inputs' parts of this rank
                 break;
             case CollectiveKind::kAllGather:
                 for (int i = 0; i < group.world; ++i) {
                     // Each begins with its own, so that not all read one peer at the same time.
                     const int rank = (group.rank + i) % group.world;
-                    const Address to = args.output + static_cast<std::uint64_t>(rank) * bytes;
+                    const std::uint64_t stride = args.stride != 0 ? args.stride : bytes;
+                    const Address to = args.output + static_cast<std::uint64_t>(rank) * stride;
                     work.copy(grid, to, inputs[rank], bytes, opened.worker);
                 }
                 break;

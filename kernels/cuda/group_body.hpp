@@ -50,7 +50,12 @@ struct Call {
     std::uint64_t input_bytes;    // that each rank has to show; 0: inputs are not read by peers
     std::uint64_t output_bytes;   // likewise of what peers write
     int only_input_of;            // -1: of all ranks
-    Address input, output;        // this rank's own
+    // What this rank takes of inputs with a part for each rank: its own part of so many bytes; 0:
+    // inputs have no parts.
+    std::uint64_t part_bytes;
+    std::uint64_t stride;   // from part to part where a place is kApart, and of this rank's own; 0:
+                            // they are next to each other
+    Address input, output;  // this rank's own
     Place shown_input, shown_output;
 };
 
@@ -68,7 +73,10 @@ constexpr Space space_of(Place place) {
     return static_cast<Space>(place >> kSpaceShift);
 }
 constexpr std::uint64_t offset_of(Place place) {
-    return place & ((std::uint64_t{1} << kSpaceShift) - 1);
+    return place & (kApart - 1);
+}
+constexpr bool is_apart(Place place) {
+    return (place & kApart) != 0;
 }
 
 struct Resolved {
@@ -228,6 +236,18 @@ class Part {
     int looked_at_ = 0;
 };
 
+// What of an input's bytes is taken at `place`, and from where on.
+struct Taken {
+    std::uint64_t bytes;  // that have to be there
+    std::uint64_t skip;
+};
+constexpr Taken taken_of(const Call& call, const GroupArgs& group, bool apart) {
+    if (call.part_bytes == 0) return {call.input_bytes, 0};
+    const std::uint64_t next = apart ? call.stride : call.part_bytes;
+    return {static_cast<std::uint64_t>(group.world - 1) * next + call.part_bytes,
+            static_cast<std::uint64_t>(group.rank) * next};
+}
+
 // Reads and checks what all ranks show; the grid's words receive where their buffers are.
 template <class Grid>
 constexpr Report look_up(Grid& grid, const GroupArgs& group, Part<Grid>& part, const Call& call,
@@ -235,14 +255,16 @@ constexpr Report look_up(Grid& grid, const GroupArgs& group, Part<Grid>& part, c
     const Address inputs = FABRIC_MEMBER(group.grid, GridWords, inputs);
     const Address outputs = FABRIC_MEMBER(group.grid, GridWords, outputs);
     for (int rank = 0; rank < group.world; ++rank) {
-        Address input = call.input, output = call.output;
+        Address input = call.input + taken_of(call, group, call.stride != 0).skip;
+        Address output = call.output;
         if (rank != group.rank) {
             const ShownOperation shown = part.read_shown(rank, turn);
             if (shown.signature != call.signature) {
                 return make_report(Outcome::kMismatch, rank);
             }
             const bool reads = call.only_input_of < 0 || call.only_input_of == rank;
-            const std::uint64_t bytes = reads ? call.input_bytes : 0;
+            const Taken taken = taken_of(call, group, is_apart(shown.input));
+            const std::uint64_t bytes = reads ? taken.bytes : 0;
             Resolved in = {Outcome::kOk, 0};
             if (bytes != 0) in = resolve(group, rank, shown.input, bytes, call.element_bytes);
             if (bytes != 0 && in.address == 0 && in.outcome == Outcome::kOk) {
@@ -254,7 +276,7 @@ constexpr Report look_up(Grid& grid, const GroupArgs& group, Part<Grid>& part, c
             }
             if (in.outcome != Outcome::kOk) return make_report(in.outcome, rank);
             if (out.outcome != Outcome::kOk) return make_report(out.outcome, rank);
-            input = in.address;
+            input = in.address + taken.skip;
             output = out.address;
         }
         grid.store(inputs + static_cast<std::uint64_t>(rank) * sizeof(Address), input);

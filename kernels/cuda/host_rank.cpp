@@ -18,12 +18,16 @@ namespace {
 // are plain in launch.hpp, which GPUs share.
 class HostGrid {
   public:
-    explicit HostGrid(HostWait wait) : wait_(wait) {}
+    HostGrid(const GroupArgs& group, HostWait wait) : group_(group), wait_(wait) {}
     unsigned thread() const { return 0; }
     unsigned threads() const { return 1; }
     unsigned block() const { return 0; }
     unsigned blocks() const { return 1; }
-    void sync_block() const {}
+    // Where a grid's accesses are ordered before what says to the peers that they were made.
+    void sync_block() {
+        if (wait_.is_harmed == nullptr || !wait_.is_harmed(wait_.context)) return;
+        give_up(*this, group_, make_report(Outcome::kAborted, group_.rank));
+    }
     std::uint64_t& shared(int index) { return shared_[index]; }
 
     std::uint64_t load_acquire(Address from) const {
@@ -71,6 +75,7 @@ class HostGrid {
     static std::atomic_ref<Word> word(Address at) {
         return std::atomic_ref<Word>(*reinterpret_cast<Word*>(at));
     }
+    const GroupArgs& group_;
     const HostWait wait_;
     std::uint64_t shared_[kSharedWords] = {};
 };
@@ -109,12 +114,12 @@ struct HostWork {
 }  // namespace
 
 void run_collective_on_host(const CollectiveArgs& args, HostWait wait) noexcept {
-    HostGrid grid(wait);
+    HostGrid grid(args.group, wait);
     collective_body(grid, args, HostWork());
 }
 
 void run_step_on_host(const StepArgs& args, HostWait wait) noexcept {
-    HostGrid grid(wait);
+    HostGrid grid(args.group, wait);
     step_body(grid, args);
 }
 

@@ -12,6 +12,9 @@ namespace kernels::cuda {
 struct HostWait {
     void (*look)(void* context) noexcept = nullptr;
     void* context = nullptr;
+    // Asked before the peers may rely on what this rank has read and written: true ends the
+    // operation for all, with kAborted by this rank.
+    bool (*is_harmed)(void* context) noexcept = nullptr;
 };
 
 /// What fabric_collective does, by this thread and the CPU's kernels: waits for the peers, at most

@@ -74,9 +74,10 @@ struct ReduceArgs {
 // --- the words of a device group: in the pool, read and written by all ranks ---------------------
 
 inline constexpr std::uint64_t kDeviceGroupMagic = 0x3144'4352'4241'4600;  // "FABRCD1"
-inline constexpr std::uint32_t kDeviceGroupVersion = 1;
+inline constexpr std::uint32_t kDeviceGroupVersion = 2;
 
-/// Where a buffer lies, as its rank shows it to the others: 2 bits of space, then an offset.
+/// Where a buffer lies, as its rank shows it to the others: 2 bits of space, one that says that its
+/// parts are apart, then an offset.
 enum class Space : std::uint64_t {
     kPool = 0,     // offset from the start of the arena
     kDevice = 1,   // offset in the device memory that the rank has exported (CUDA IPC, VMM handle)
@@ -88,6 +89,9 @@ constexpr Place make_place(Space space, std::uint64_t offset) noexcept {
     return static_cast<std::uint64_t>(space) << kSpaceShift | offset;
 }
 inline constexpr Place kPrivatePlace = make_place(Space::kPrivate, 0);
+/// Of an input of kReduceScatter whose parts, one for each rank, are `stride` apart
+/// (CollectiveArgs), and not next to each other.
+inline constexpr Place kApart = Place{1} << 61;
 
 /// What a rank shows of one operation, for even and odd sequences. Valid once `arrived` says so.
 struct ShownOperation {
@@ -243,6 +247,10 @@ struct CollectiveArgs {
     std::int32_t root;
     std::int32_t divisor;  // for kAvg
     std::uint64_t count;   // elements; kAllGather and kBroadcast move bytes, of any type
+    // Bytes from part to part of buffers of which this operation takes a piece: of this rank's
+    // output of kAllGather, of its input of kReduceScatter and of those that are shown as kApart.
+    // The same on all ranks; 0: parts are next to each other.
+    std::uint64_t stride;
     Address input;
     Address output;
     Place shown_input;

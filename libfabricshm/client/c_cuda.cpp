@@ -45,17 +45,27 @@ int code_on_stream(const char* function, const fabricshm_group& group, const Res
     return fail(result.error(), "%s in group '%s'", function, group.name.c_str());
 }
 
-// Calls work(the rank's place on its device).
+// Calls work(the rank's seat).
 template <typename Work>
-int with_seat(const char* function, fabricshm_group* group, const Work& work) {
+int with_cuda_seat(const char* function, fabricshm_group* group, const Work& work) {
     return guarded(function, [&]() -> int {
         if (const int code = check_group(function, group); code != FABRICSHM_OK) return code;
         if (group->on_device == nullptr) {
             return fail(Error{Errc::kNotFound, 0, "it is not joined: fabricshm_cuda_join()"},
                         "group '%s'", group->name.c_str());
         }
-        return code_on_stream(function, *group, work(*group->on_device->group));
+        return code_on_stream(function, *group, work(*group->on_device));
     });
+}
+
+// Calls work(its place on its device).
+template <typename Work>
+int with_device(const char* function, fabricshm_group* group, const Work& work) {
+    return with_cuda_seat(function, group, [&](CudaSeat& seat) { return work(*seat.group); });
+}
+
+TimePoint usual_deadline(const fabricshm_group& group) {
+    return deadline_of(group.arena->session(), FABRICSHM_TIMEOUT_DEFAULT);
 }
 
 struct CudaCall {
@@ -75,7 +85,7 @@ int run_on_stream(const char* function, fabricshm_group* group, const CudaCall& 
     // So that no product of it wraps.
     constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 48;
     if (given.count > kMaxCount) return refuse("%s: count is above 2^48", function);
-    return with_seat(function, group, [&](gpu::DeviceGroup& device) {
+    return with_device(function, group, [&](gpu::DeviceGroup& device) {
         gpu::DeviceCall call;
         call.kind = given.kind;
         call.dtype = static_cast<kernels::DType>(given.dtype);
@@ -253,10 +263,24 @@ int fabricshm_cuda_leave(fabricshm_group* group) {
             return fail(Error{Errc::kNotFound, 0, "leave a GPU"}, "group '%s'",
                         group->name.c_str());
         }
-        const TimePoint deadline = deadline_of(group->arena->session(), FABRICSHM_TIMEOUT_DEFAULT);
         return code_on_stream(
             function, *group,
-            CudaSeat::leave(std::move(group->on_device), group->local(), deadline));
+            CudaSeat::leave(std::move(group->on_device), group->local(), usual_deadline(*group)));
+    });
+}
+
+int fabricshm_cuda_export(fabricshm_group* group, void* pointer, uint64_t bytes, uint32_t* ranks) {
+    return with_cuda_seat("fabricshm_cuda_export", group, [&](CudaSeat& seat) -> Result<void> {
+        FABRIC_TRY(const std::uint32_t reached,
+                   seat.export_memory(group->local(), pointer, bytes, usual_deadline(*group)));
+        if (ranks != nullptr) *ranks = reached;
+        return {};
+    });
+}
+
+int fabricshm_cuda_unexport(fabricshm_group* group) {
+    return with_cuda_seat("fabricshm_cuda_unexport", group, [&](CudaSeat& seat) {
+        return seat.unexport(group->local(), usual_deadline(*group));
     });
 }
 
@@ -317,26 +341,26 @@ int fabricshm_step_on_stream(fabricshm_group* group, const fabricshm_cuda_step* 
                              void* stream) {
     const char* function = "fabricshm_step_on_stream";
     if (const int code = check_cuda_step(function, step); code != FABRICSHM_OK) return code;
-    return with_seat(function, group, [&](gpu::DeviceGroup& device) {
+    return with_device(function, group, [&](gpu::DeviceGroup& device) {
         return device.step(translate(*step), stream);
     });
 }
 
 int fabricshm_cuda_status(fabricshm_group* group) {
-    return with_seat("fabricshm_cuda_status", group,
-                     [](gpu::DeviceGroup& device) { return device.status(); });
+    return with_device("fabricshm_cuda_status", group,
+                       [](gpu::DeviceGroup& device) { return device.status(); });
 }
 
 int fabricshm_cuda_wait(fabricshm_group* group, void* stream, int64_t timeout_ms) {
     const char* function = "fabricshm_cuda_wait";
     if (const int code = check_timeout(function, timeout_ms); code != FABRICSHM_OK) return code;
-    return with_seat(function, group, [&](gpu::DeviceGroup& device) {
+    return with_device(function, group, [&](gpu::DeviceGroup& device) {
         return device.wait(stream, deadline_of(group->arena->session(), timeout_ms));
     });
 }
 
 int fabricshm_cuda_abort(fabricshm_group* group) {
-    return with_seat("fabricshm_cuda_abort", group, [&](gpu::DeviceGroup& device) {
+    return with_device("fabricshm_cuda_abort", group, [&](gpu::DeviceGroup& device) {
         device.abort(group->rank());
         return Result<void>();
     });

@@ -1,6 +1,7 @@
 #include "libfabricshm/client/cuda_seat.hpp"
 
 #include <array>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr const char* kAttachStep = "attach to a GPU";
 constexpr const char* kJoinStep = "join on a GPU";
+constexpr const char* kExportStep = "export device memory";
 
 // Regions that are given back when this goes.
 class HeldRegions {
@@ -64,6 +66,34 @@ enum JoinWord : std::size_t {
     kJoinWords
 };
 using JoinWords = std::vector<std::uint64_t>;
+
+bool any_on_cpu(const JoinWords& all) noexcept {
+    for (std::size_t rank = 0; rank < all.size() / kJoinWords; ++rank) {
+        const std::uint64_t* const theirs = &all[rank * kJoinWords];
+        if (theirs[kJoinDeviceLow] == 0 && theirs[kJoinDeviceHigh] == 0) return true;
+    }
+    return false;
+}
+
+// What the ranks report to each other when they export memory, by all_gather.
+constexpr std::size_t kExportCode = 0;
+constexpr std::size_t kExportOffer = 1;
+constexpr std::size_t kExportWords =
+    kExportOffer + sizeof(gpu::ExportOffer) / sizeof(std::uint64_t);
+static_assert(sizeof(gpu::ExportOffer) % sizeof(std::uint64_t) == 0);
+
+// The ranks' offers; the first failure among them.
+Result<std::vector<gpu::ExportOffer>> offers_of(const std::vector<std::uint64_t>& all) {
+    std::vector<gpu::ExportOffer> offers(all.size() / kExportWords);
+    for (std::size_t rank = 0; rank < offers.size(); ++rank) {
+        const std::uint64_t* const theirs = &all[rank * kExportWords];
+        if (theirs[kExportCode] != 0) {
+            return failure_of(static_cast<int>(rank), theirs[kExportCode], kExportStep);
+        }
+        std::memcpy(&offers[rank], theirs + kExportOffer, sizeof offers[rank]);
+    }
+    return offers;
+}
 
 // Whether all ranks can and want the same; then how many are on this one's device.
 Result<int> agree_on(const JoinWords& all, const JoinWords& mine, int world) {
@@ -180,6 +210,7 @@ Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
     place.stage_bytes = options.stage_bytes;
     place.timeout = options.timeout;
     FABRIC_TRY(place.ranks_here, agree_on(all, mine, place.world));
+    has_cpu_ranks_ = any_on_cpu(all);
     // Another process's word: checked before anything there is touched.
     place.block = all[kJoinBlock];
     const Bytes needed = kernels::cuda::device_group_bytes(place.world);
@@ -188,8 +219,9 @@ Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
     }
     gpu::PeerCheck check = [&of] { return of.check(); };
     if (options.is_on_cpu) {
-        FABRIC_TRY(group, gpu::DeviceGroup::make_on_host(arena->base(), arena->bytes(), place,
-                                                         std::move(check)));
+        FABRIC_TRY(group, gpu::DeviceGroup::make_on_host(
+                              arena->base(), arena->bytes(), place, std::move(check),
+                              [&of](const PoisonGuard& guard) { return of.intact(guard); }));
         return {};
     }
     FABRIC_TRY(auto on_device, arena_on_device(*arena));
@@ -216,6 +248,62 @@ Result<std::shared_ptr<CudaSeat>> CudaSeat::take(const std::shared_ptr<Arena>& a
     // Only where this is certain to have failed on all ranks.
     if (!sits.ok() && seat->words.data != nullptr) (void)free_lasting(*arena, seat->words);
     return failure.again();
+}
+
+Error CudaSeat::split(const Error& error) const {
+    const KeptError kept(error);
+    group->abort(group->rank());
+    return kept.again();
+}
+
+Result<std::uint32_t> CudaSeat::export_memory(Group& of, const void* pointer, Bytes bytes,
+                                              TimePoint deadline) {
+    // All ranks know it since they joined: none waits for another one here.
+    if (has_cpu_ranks_) {
+        return explain({Errc::kUnsupported, 0, kExportStep},
+                       "the group has a rank on a CPU, which reaches no memory of devices");
+    }
+    auto offered = group->offer(pointer, bytes);
+    const Result<void> offers_well = offered.ok() ? Result<void>() : offered.error();
+    const KeptError why(offers_well.error());
+    std::vector<std::uint64_t> mine(kExportWords);
+    if (offered.ok()) {
+        std::memcpy(&mine[kExportOffer], &offered.value()->offered(), sizeof(gpu::ExportOffer));
+    }
+    mine[kExportCode] = static_cast<std::uint64_t>(offers_well.error().code);
+    const auto all = gather(of, mine, deadline);
+    if (!all.ok()) return split(all.error());
+    if (!offered.ok()) return why.again();  // and all others have seen the code
+    FABRIC_TRY(const auto offers, offers_of(*all));
+    // From here on every rank takes part to the end, whatever it finds.
+    const auto opened = offered.value()->open(offers);
+    const Result<void> outcome = opened.ok() ? Result<void>() : opened.error();
+    const KeptError own(outcome.error());
+    const std::uint64_t code = static_cast<std::uint64_t>(outcome.error().code);
+    const auto reached = gather(of, {code, opened.ok() ? *opened : 0}, deadline);
+    if (!reached.ok()) return split(reached.error());
+    if (!outcome.ok()) return own.again();
+    std::uint32_t by_all = ~std::uint32_t{0};
+    for (std::size_t rank = 0; rank < reached->size() / 2; ++rank) {
+        const std::uint64_t theirs = (*reached)[2 * rank];
+        if (theirs != 0) return failure_of(static_cast<int>(rank), theirs, kExportStep);
+        by_all &= static_cast<std::uint32_t>((*reached)[2 * rank + 1]);
+    }
+    offered.value()->keep(by_all);
+    group->use(std::move(offered).value());
+    // What was exported before is closed by all; and rank 0 has written the epoch.
+    const auto done = pass_barrier(of, deadline);
+    if (!done.ok()) return split(done.error());
+    return group->exported();
+}
+
+Result<void> CudaSeat::unexport(Group& of, TimePoint deadline) {
+    // No rank closes before all have come: their streams have ended.
+    const auto come = pass_barrier(of, deadline);
+    group->use(nullptr);
+    if (!come.ok()) return split(come.error());
+    const auto done = pass_barrier(of, deadline);
+    return done.ok() ? Result<void>() : split(done.error());
 }
 
 Result<void> CudaSeat::leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline) {

@@ -39,6 +39,14 @@ struct CudaSeat {
     /// The end for all ranks: the words of the group go, too.
     static Result<void> leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline);
 
+    /// See fabricshm_cuda_export(): the ranks whose memory all others reach from here on, a bit for
+    /// each. After a failure that is the same on all ranks, what was exported before still is;
+    /// where the ranks may have heard different things, the group on the device has ended.
+    Result<std::uint32_t> export_memory(Group& of, const void* pointer, Bytes bytes,
+                                        TimePoint deadline);
+    /// See fabricshm_cuda_unexport().
+    Result<void> unexport(Group& of, TimePoint deadline);
+
     explicit CudaSeat(std::shared_ptr<Arena> in) : arena(std::move(in)) {}
     ~CudaSeat();
     CudaSeat(const CudaSeat&) = delete;
@@ -52,6 +60,9 @@ struct CudaSeat {
     std::unique_ptr<gpu::DeviceGroup> group;
 
   private:
+    // When ranks can't agree any more: they would take different places for the same memory.
+    Error split(const Error& error) const;
+    bool has_cpu_ranks_ = false;
     Result<void> find_device(bool is_on_cpu, std::vector<std::uint64_t>& mine) const;
     Result<void> prepare(Group& of, const CudaSeatOptions& options,
                          std::vector<std::uint64_t>& mine);

@@ -22,6 +22,8 @@ class DeviceArena {
         : device_(std::move(device)), base_(base), registration_(std::move(registration)) {}
 
     const DeviceContext& device() const noexcept { return *device_; }
+    /// For what outlives the arena.
+    const std::shared_ptr<DeviceContext>& shared_device() const noexcept { return device_; }
     std::byte* host() const noexcept { return base_; }
     Bytes bytes() const noexcept { return registration_.bytes(); }
     Pointer base() const noexcept { return registration_.base(); }

@@ -15,6 +15,7 @@ namespace device = kernels::cuda;
 namespace {
 
 constexpr const char* kStep = "operation on a stream";
+constexpr const char* kExportStep = "export device memory";
 
 // The parts that one rank gives and receives.
 int input_parts(device::CollectiveKind kind, int world) noexcept {
@@ -64,10 +65,10 @@ std::uint64_t elements_of_piece(device::CollectiveKind kind, kernels::DType dtyp
 struct DeviceGroup::Buffer {
     Pointer address = 0;
     device::Place shown = device::kPrivatePlace;
-    bool in_pool = false;
+    bool is_shared = false;  // peers reach it where it is
 
     Buffer at(Bytes offset) const noexcept {
-        return {address + offset, in_pool ? shown + offset : shown, in_pool};
+        return {address + offset, is_shared ? shown + offset : shown, is_shared};
     }
 };
 
@@ -81,11 +82,13 @@ struct DeviceGroup::Piece {
 };
 
 DeviceGroup::DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place,
-                         PeerCheck check)
+                         PeerCheck check, LossReport report)
     : executor_(std::move(executor)),
       place_(place),
       check_(std::move(check)),
-      block_(executor_->arena().host + place.block) {}
+      report_(std::move(report)),
+      block_(executor_->arena().host + place.block),
+      epoch_(place.epoch) {}
 
 Result<void> DeviceGroup::check_place(const DevicePlace& place) {
     if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
@@ -101,15 +104,15 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceAre
     FABRIC_TRY_VOID(check_place(place));
     FABRIC_TRY(auto executor, Executor::on_device(std::move(arena), place.ranks_here));
     return std::unique_ptr<DeviceGroup>(
-        new DeviceGroup(std::move(executor), place, std::move(check)));
+        new DeviceGroup(std::move(executor), place, std::move(check), {}));
 }
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make_on_host(std::byte* base, Bytes bytes,
                                                                const DevicePlace& place,
-                                                               PeerCheck check) {
+                                                               PeerCheck check, LossReport report) {
     FABRIC_TRY_VOID(check_place(place));
-    return std::unique_ptr<DeviceGroup>(
-        new DeviceGroup(Executor::on_host(base, bytes), place, std::move(check)));
+    return std::unique_ptr<DeviceGroup>(new DeviceGroup(Executor::on_host(base, bytes), place,
+                                                        std::move(check), std::move(report)));
 }
 
 Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
@@ -126,6 +129,11 @@ Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
         return explain({Errc::kInvalid, 0, kStep}, "%s ends outside of the arena", name);
     }
     const Pointer address = executor_->reach(pointer);
+    if (exports_ != nullptr && address != 0) {
+        if (const auto offset = exports_->offset_of(address, bytes)) {
+            return Buffer{address, device::make_place(device::Space::kDevice, *offset), true};
+        }
+    }
     if (address != 0) return Buffer{address, device::kPrivatePlace, false};
     return explain({Errc::kInvalid, 0, kStep},
                    "%s is neither in the arena nor memory that the device reaches", name);
@@ -148,21 +156,73 @@ device::GroupArgs DeviceGroup::group_args() const noexcept {
     args.timeout_ns = static_cast<std::uint64_t>(place_.timeout / std::chrono::nanoseconds(1));
     args.rank = place_.rank;
     args.world = place_.world;
-    args.epoch = place_.epoch;
+    args.epoch = epoch_;
     args.pool = {executor_->arena().base, executor_->arena().bytes};
+    if (exports_ != nullptr) {
+        const auto& windows = exports_->windows();
+        std::copy(windows.begin(), windows.end(), args.device);
+    }
     return args;
+}
+
+Result<std::unique_ptr<DeviceExports>> DeviceGroup::offer(const void* pointer, Bytes bytes) {
+    auto on_device = executor_->device();
+    if (on_device == nullptr) {
+        return explain({Errc::kUnsupported, 0, kExportStep}, "this rank is on a CPU");
+    }
+    FABRIC_TRY_VOID(status());
+    if (pointer != nullptr && executor_->offset_of(pointer, 0)) {
+        return explain({Errc::kInvalid, 0, kExportStep},
+                       "it is in the arena, where peers reach it already");
+    }
+    return DeviceExports::offer(std::move(on_device), {place_.block, place_.rank}, pointer, bytes);
+}
+
+void DeviceGroup::use(std::unique_ptr<DeviceExports> exports) noexcept {
+    exports_ = std::move(exports);
+    exported_before_ = true;
+    ++epoch_;
+    if (place_.rank != 0) return;
+    // Relaxed would do: a barrier of all ranks comes before any kernel of the new epoch.
+    const std::atomic_ref<std::uint32_t> word(header_of(block_).epoch);
+    word.store(epoch_, std::memory_order_release);
 }
 
 Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream) {
     // A rank on a CPU does the work here, and looks after its peers while it waits for them.
+    struct Context {
+        DeviceGroup* self;
+        PoisonGuard guard;
+    } context = {this, {}};
     const device::HostWait wait = {
-        [](void* self) noexcept { (void)static_cast<DeviceGroup*>(self)->check_peers(); }, this};
+        [](void* at) noexcept { (void)static_cast<Context*>(at)->self->check_peers(); }, &context,
+        [](void* at) noexcept {
+            const auto& now = *static_cast<Context*>(at);
+            return now.self->is_harmed(now.guard);
+        }};
     const auto launched = executor_->launch(kernel, bytes, argument, stream, wait);
+    if (is_harmed(context.guard)) return loss();
     if (launched.ok()) return launched;
     // The others wait for what is not coming.
     launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
     abort(place_.rank);
     return launched;
+}
+
+// Once, before the peers hear of a failure of this rank: so they find out why.
+bool DeviceGroup::is_harmed(const PoisonGuard& guard) noexcept {
+    if (!guard.hit()) return false;
+    if (lost_region_.load(std::memory_order_relaxed) >= 0) return true;
+    const Result<void> reported = report_ ? report_(guard) : Result<void>();
+    const bool is_named = reported.error().code == Errc::kPoisoned;
+    lost_region_.store(is_named ? reported.error().detail : 0, std::memory_order_relaxed);
+    abort(place_.rank);
+    return true;
+}
+
+Error DeviceGroup::loss() const {
+    const auto region = static_cast<std::int32_t>(lost_region_.load(std::memory_order_relaxed));
+    return {Errc::kPoisoned, region, kStep};
 }
 
 Result<void> DeviceGroup::copy(Pointer from, Pointer to, Bytes bytes, Handle stream) {
@@ -205,11 +265,10 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
     return outcome();
 }
 
-// What peers can't reach, and pieces of parts that are apart, goes through the stage: its first
-// half holds what this rank gives, the second what it receives, each part next to the one before.
-// Peers store into the outputs of an allreduce alone. The collective ends when no rank reads or
-// writes a stage any more, and the stream keeps the copies in order around it, so the next piece
-// may use the same bytes.
+// What peers can't reach goes through the stage: its first half holds what this rank gives, each
+// part next to the one before, the second what it receives. Peers store into the outputs of an
+// allreduce alone. The collective ends when no rank reads or writes a stage any more, and the
+// stream keeps the copies in order around it, so the next piece may use the same bytes.
 Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, Handle stream) {
     const Bytes element = kernels::size_of(call.dtype);
     const Bytes bytes = piece.count * element;
@@ -220,11 +279,9 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     const bool gives = piece.input.address != 0;
     const bool receives = piece.output.address != 0;
     const bool is_apart = !piece.is_all && in_parts + out_parts > 2;
-    const bool in_apart = gives && is_apart && in_parts > 1;
-    const bool out_apart = receives && is_apart && out_parts > 1;
-    const bool stages_input = gives && (!piece.input.in_pool || in_apart);
+    const bool stages_input = gives && !piece.input.is_shared;
     const bool peers_store = call.kind == device::CollectiveKind::kAllReduce;
-    const bool stages_output = out_apart || (receives && peers_store && !piece.output.in_pool);
+    const bool stages_output = receives && peers_store && !piece.output.is_shared;
     for (int part = 0; stages_input && part < in_parts; ++part) {
         const auto skip = static_cast<Bytes>(part);
         FABRIC_TRY_VOID(copy(piece.input.address + skip * stride + from,
@@ -232,8 +289,9 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     }
     Buffer input = gives ? piece.input.at(from) : Buffer{};
     Buffer output = receives ? piece.output.at(from) : Buffer{};
+    // This rank reads its own where it is, which is nearer.
     if (stages_input) input.shown = stage_place(0);
-    if (in_apart) input.address = stage_half(0);  // else this rank reads its own, which is nearer
+    if (is_apart && in_parts > 1 && input.is_shared) input.shown |= device::kApart;
     if (stages_output) output = {stage_half(1), stage_place(1), true};
     device::CollectiveArgs args{};
     args.group = group_args();
@@ -244,18 +302,15 @@ Result<void> DeviceGroup::run_piece(const DeviceCall& call, const Piece& piece, 
     args.root = call.root;
     args.divisor = place_.world;
     args.count = piece.count;
+    args.stride = is_apart ? stride : 0;
     args.input = input.address;
     args.output = output.address;
     args.shown_input = input.shown;
     args.shown_output = output.shown;
     const auto parts = static_cast<Bytes>(std::max(in_parts, out_parts));
     FABRIC_TRY_VOID(launch(Kernel::kCollective, bytes * parts, &args, stream));
-    for (int part = 0; stages_output && part < out_parts; ++part) {
-        const auto skip = static_cast<Bytes>(part);
-        FABRIC_TRY_VOID(copy(stage_half(1) + skip * bytes,
-                             piece.output.address + skip * stride + from, bytes, stream));
-    }
-    return {};
+    if (!stages_output) return {};
+    return copy(stage_half(1), piece.output.address + from, bytes, stream);
 }
 
 // What this rank alone reads and writes: its parameters and state, factors, weights.
@@ -295,8 +350,8 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
         FABRIC_TRY(publish, find(step.publish, publish_bytes, "publish"));
     }
     const bool alone = place_.world == 1;
-    const bool stages_gradient = !alone && !gradient.in_pool;
-    const bool stages_publish = !alone && publish.address != 0 && !publish.in_pool;
+    const bool stages_gradient = !alone && !gradient.is_shared;
+    const bool stages_publish = !alone && publish.address != 0 && !publish.is_shared;
     if ((stages_gradient && gradient_bytes > half_bytes()) ||
         (stages_publish && publish_bytes > half_bytes())) {
         return explain({Errc::kInvalid, 0, kStep},
@@ -339,6 +394,7 @@ Result<void> DeviceGroup::outcome() {
 }
 
 Result<void> DeviceGroup::status() {
+    if (lost_region_.load(std::memory_order_relaxed) >= 0) return loss();
     if (launch_failed_.load(std::memory_order_relaxed)) {
         return explain({Errc::kBroken, 0, kStep}, "an earlier operation was not put on its stream");
     }
@@ -386,6 +442,11 @@ Result<void> DeviceGroup::error_of(device::Report report) {
             if (rank == place_.rank) {
                 return explain({Errc::kBroken, 0, kStep}, "this rank has ended the group");
             }
+            // It may have lost memory, which it says in the group of the hosts.
+            if (check_) {
+                const auto why = check_();
+                if (why.error().code == Errc::kPoisoned) return why;
+            }
             return explain({Errc::kPeer, rank, kStep}, "rank %d died or has ended the group", rank);
         case device::Outcome::kTimeout:
             // The device knows that it waited in vain, the host perhaps why.
@@ -400,6 +461,13 @@ Result<void> DeviceGroup::error_of(device::Report report) {
                            rank);
         case device::Outcome::kBroken:
             return explain({Errc::kBroken, 0, kStep}, "an earlier operation failed");
+        case device::Outcome::kBadEpoch:
+            if (exported_before_) {
+                return explain({Errc::kBroken, 0, kStep},
+                               "a graph was launched that was captured before memory was exported "
+                               "or not any more: capture it again");
+            }
+            [[fallthrough]];
         default:
             return explain({Errc::kCorrupt, rank, kStep}, "the group's words are not whole (%u)",
                            static_cast<unsigned>(outcome));

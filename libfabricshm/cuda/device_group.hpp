@@ -13,7 +13,9 @@
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/cuda/device_arena.hpp"
+#include "libfabricshm/cuda/device_exports.hpp"
 #include "libfabricshm/cuda/executor.hpp"
+#include "libfabricshm/os/poison.hpp"
 
 namespace fabricshm::gpu {
 
@@ -63,6 +65,10 @@ struct DeviceStep {
 /// which this folder does not know.
 using PeerCheck = std::function<Result<void>()>;
 
+/// Lets all ranks know that this thread touched a lost page inside the guard; returns kPoisoned,
+/// with the region that the page is in. Group::intact(), likewise.
+using LossReport = std::function<Result<void>(const PoisonGuard&)>;
+
 /// Fills in the words of a group before any rank is at work: by one rank, then a barrier.
 void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexcept;
 
@@ -82,9 +88,11 @@ class DeviceGroup {
                                                      const DevicePlace& place, PeerCheck check);
     /// A rank without a GPU, whose arena is [base, base + bytes): mapped longer than this lives. It
     /// has no streams, so that all of its streams are null.
+    /// A page of its buffers that the hardware has lost ends the operation with kPoisoned.
     static Result<std::unique_ptr<DeviceGroup>> make_on_host(std::byte* base, Bytes bytes,
                                                              const DevicePlace& place,
-                                                             PeerCheck check);
+                                                             PeerCheck check,
+                                                             LossReport report = {});
     /// Frees memory of the device, which waits for what runs there. Work that still waits for
     /// peers ends by its timeout, or by abort().
     ~DeviceGroup() = default;
@@ -96,6 +104,18 @@ class DeviceGroup {
     /// after those; kBroken: perhaps a part of it, and the group has ended.
     Result<void> run(const DeviceCall& call, Handle stream);
     Result<void> step(const DeviceStep& step, Handle stream);
+
+    /// This rank's part of an export, which all ranks make at the same time: see DeviceExports.
+    /// Nothing is used yet. kUnsupported also for a rank on a CPU; kInvalid also in the arena; and
+    /// as status().
+    Result<std::unique_ptr<DeviceExports>> offer(const void* pointer, Bytes bytes);
+    /// From here on, instead of what was exported before, which is closed; null: nothing. By all
+    /// ranks while no operation runs, between two barriers. The epoch rises: a graph that was
+    /// captured before has other windows, and is refused by its own kernels.
+    void use(std::unique_ptr<DeviceExports> exports) noexcept;
+    /// The ranks whose memory peers reach, a bit for each.
+    std::uint32_t exported() const noexcept { return exports_ != nullptr ? exports_->kept() : 0; }
+    int rank() const noexcept { return place_.rank; }
 
     /// What has become of the operations so far, and whether all peers live. Does not wait.
     Result<void> status();
@@ -109,7 +129,8 @@ class DeviceGroup {
   private:
     struct Buffer;
     struct Piece;
-    DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check);
+    DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check,
+                LossReport report);
     static Result<void> check_place(const DevicePlace& place);
     Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
     Result<void> find_own(const DeviceStep& step, kernels::cuda::StepArgs& args) const;
@@ -120,16 +141,24 @@ class DeviceGroup {
     Pointer stage_half(int half) const noexcept;
     kernels::cuda::Place stage_place(int half) const noexcept;
     Bytes half_bytes() const noexcept { return place_.stage_bytes / 2; }
+    bool is_harmed(const PoisonGuard& guard) noexcept;
+    Error loss() const;
     Result<void> check_peers();
     Result<void> outcome();
     Result<void> error_of(kernels::cuda::Report report);
 
+    // Goes after the executor, whose end waits for what runs on it.
+    std::unique_ptr<DeviceExports> exports_;
     const std::unique_ptr<Executor> executor_;
     const DevicePlace place_;
     const PeerCheck check_;
+    const LossReport report_;
     std::byte* const block_;  // DeviceGroupHeader, in this process
+    std::uint32_t epoch_;
+    std::atomic<bool> exported_before_{false};  // read by status(), of any thread
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
+    std::atomic<std::int64_t> lost_region_{-1};  // -1: no page was lost; 0: in no region
 };
 
 /// Elements of one piece of an operation: all that do not fit into half of a stage are cut, on

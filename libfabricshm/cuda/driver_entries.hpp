@@ -38,6 +38,11 @@ using cuda::Status;
     ROW(free,              "cuMemFree_v2",                  (Pointer))                                \
     ROW(fill_bytes,        "cuMemsetD8_v2",                 (Pointer, unsigned char, std::size_t))    \
     ROW(pointer_attribute, "cuPointerGetAttribute",         (void*, int, Pointer))                    \
+    ROW(address_range,     "cuMemGetAddressRange_v2",       (Pointer*, std::size_t*, Pointer))        \
+    ROW(ipc_handle,        "cuIpcGetMemHandle",             (cuda::IpcHandle*, Pointer))              \
+    ROW(ipc_open,          "cuIpcOpenMemHandle_v2",         (Pointer*, cuda::IpcHandle, unsigned int)) \
+    ROW(ipc_close,         "cuIpcCloseMemHandle",           (Pointer))                                \
+    ROW(can_access_peer,   "cuDeviceCanAccessPeer",         (int*, Device, Device))                   \
     ROW(load_module,       "cuModuleLoadData",              (Handle*, const void*))                   \
     ROW(unload_module,     "cuModuleUnload",                (Handle))                                 \
     ROW(get_function,      "cuModuleGetFunction",           (Handle*, Handle, const char*))           \
@@ -55,7 +60,13 @@ inline constexpr unsigned int kRegisterDeviceMap = 2;  // with an address on the
 inline constexpr int kMultiprocessorCount = 16;
 inline constexpr int kComputeMajor = 75;
 inline constexpr int kComputeMinor = 76;
+// What cuPointerGetAttribute is asked for; cuda::kPointerDevice is another.
+inline constexpr int kPointerMemoryType = 2;
 inline constexpr int kPointerDevicePointer = 3;
+inline constexpr int kPointerBufferId = 7;
+inline constexpr int kPointerHasIpcHandle = 10;
+inline constexpr unsigned int kMemoryOfDevice = 2;      // a kPointerMemoryType
+inline constexpr unsigned int kOpenWithPeerAccess = 1;  // the only flag of cuIpcOpenMemHandle
 
 inline constexpr Status kNotInitialised = 3;
 inline constexpr Status kDeinitialised = 4;

@@ -52,6 +52,9 @@ class DeviceExecutor final : public Executor {
     std::optional<Bytes> offset_of(const void* pointer, Bytes bytes) const noexcept override {
         return on_device_->offset_of(pointer, bytes);
     }
+    std::shared_ptr<const DeviceContext> device() const noexcept override {
+        return on_device_->shared_device();
+    }
     Pointer reach(const void* pointer) const noexcept override {
         return on_device_->device().reach(pointer);
     }
@@ -112,6 +115,7 @@ class HostExecutor final : public Executor {
         const Bytes offset = at - arena_.base;
         return bytes <= arena_.bytes - offset ? std::optional(offset) : std::nullopt;
     }
+    std::shared_ptr<const DeviceContext> device() const noexcept override { return nullptr; }
     Pointer reach(const void* pointer) const noexcept override {
         return reinterpret_cast<Pointer>(pointer);
     }

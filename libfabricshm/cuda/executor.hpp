@@ -46,6 +46,8 @@ class Executor {
     virtual bool is_synchronous() const noexcept = 0;
     /// Where [pointer, pointer + bytes) begins in the arena; nothing: it is not all inside.
     virtual std::optional<Bytes> offset_of(const void* pointer, Bytes bytes) const noexcept = 0;
+    /// The device that it is; null: a CPU.
+    virtual std::shared_ptr<const DeviceContext> device() const noexcept = 0;
     /// The address of what a caller gave as a pointer; 0: it can't be reached.
     virtual Pointer reach(const void* pointer) const noexcept = 0;
     /// kInvalid: there is no such stream here.

@@ -85,6 +85,39 @@ FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
  * back this rank's alone. ENOENT: it is not joined. After a failure it is left nevertheless. */
 FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
 
+/* By all ranks of the group, when their streams have ended: this rank lets its peers reach
+ * [pointer, pointer + bytes) of its device's memory, NULL and 0 for a rank that has nothing to
+ * export. From here on buffers that lie in such a range are used where they are, without the stage.
+ * One range for each rank: the next call replaces it. All of the allocation can be read and written
+ * by the peers' processes, and what shares its 2 MiB with it.
+ *
+ * `ranks`, unless it is NULL, receives a bit for each rank whose range is used, the same on all. It
+ * is used when all ranks reach it: not when a device can't reach the other's
+ * (cuDeviceCanAccessPeer), nor between several devices of one process. Operations whose buffers are
+ * not in a range that is used go through the stage as before.
+ *
+ * A range is exported until the next call, fabricshm_cuda_unexport() or the end of the join. Until
+ * then its memory is not to be freed; what is allocated there again goes through the stage. A
+ * process that opens memory is charged for it by a vGPU's quota. Graphs that were captured before
+ * this call or the next have to be captured again: their kernels fail with EBROKEN.
+ *
+ * All ranks fail when one does, and then what was exported before still is. EINVAL: only one of
+ * pointer and bytes is 0; memory of the arena, of the host or of another device; it ends outside of
+ * its allocation. EUNSUPPORTED: memory without a handle for other processes: only that of
+ * cuMemAlloc or cudaMalloc has one, not that of cuMemCreate (PyTorch's expandable segments), of
+ * pools (cudaMallocAsync) and managed memory. Or a rank of the group is on a CPU; or a rank's
+ * driver does not open another's memory. ENOMEM: the quota of a rank's vGPU is full. ECORRUPT:
+ * another process wrote what no rank writes. EPEER, ETIMEOUT as of fabricshm_run(): then the
+ * group's operations on streams have ended, too. ENOENT: it is not joined. And what earlier
+ * operations came to. Not while a stream is captured. */
+FABRICSHM_API int fabricshm_cuda_export(fabricshm_group* group, void* pointer, uint64_t bytes,
+                                        uint32_t* ranks);
+
+/* By all ranks, when their streams have ended: nothing is exported any more. When it returns 0 no
+ * process has memory of this one open, which may be freed. EPEER, ETIMEOUT, EBROKEN (the group
+ * failed earlier): this rank has closed what it had open nevertheless. ENOENT: it is not joined. */
+FABRICSHM_API int fabricshm_cuda_unexport(fabricshm_group* group);
+
 /* Operations. Each puts kernels on `stream` and returns, some microseconds later; buffers belong
  * to the operation until the stream has passed it. By all ranks in the same order, with the same
  * arguments but for buffers and stream; a rank's operations one after the other, on one stream or
@@ -92,10 +125,11 @@ FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
  * allocation: they can be captured into CUDA graphs, which replay as often as all ranks do.
  *
  * Buffers: anywhere in the arena, as this process or the device sees it, or memory that the device
- * reaches, its own or pinned, aligned to the element. Those in the arena are used where they are;
- * others are copied through the stage. In place: `output` may be `input` (all_gather: `input` the
- * rank's part of `output`; reduce_scatter: `output` the rank's part of `input`). Types, operations
- * and results are those of fabricshm_run(), with the same bits where it takes `flat` or `direct`.
+ * reaches, its own or pinned, aligned to the element. Those in the arena are used where they are,
+ * as are those in memory that the rank exports; others are copied through the stage. In place:
+ * `output` may be `input` (all_gather: `input` the rank's part of `output`; reduce_scatter:
+ * `output` the rank's part of `input`). Types, operations and results are those of fabricshm_run(),
+ * with the same bits where it takes `flat` or `direct`.
  *
  * On a rank of fabricshm_cuda_join_cpu() they wait and return the operation's own outcome, as
  * fabricshm_cuda_status() lists them.
@@ -154,7 +188,7 @@ FABRICSHM_API int fabricshm_cuda_factors(fabricshm_optimiser optimiser,
                                          const fabricshm_hyper* hyper, uint64_t step,
                                          void* factors);
 /* As the operations. EINVAL also when gradient or publish are in device memory and larger than half
- * of the stage: keep those in the arena. */
+ * of the stage: keep those in the arena, or export them. */
 FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabricshm_cuda_step* step,
                                            void* stream);
 
@@ -167,7 +201,8 @@ FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabrics
  * EPEER: a rank died, failed or has ended the group (fabricshm_error_rank() names it, as for
  * EMISMATCH; of the others the text does). EMISMATCH: it called something else. ETIMEOUT: it did
  * not come. EUNSUPPORTED: its buffer can't be reached from here. EBROKEN: this rank failed before.
- * ECORRUPT: another process wrote what no rank writes. ENOENT: the group is not joined.
+ * ECORRUPT: another process wrote what no rank writes. EPOISONED: a rank on a CPU touched a page
+ * that the hardware lost; fabricshm_error_region(). ENOENT: the group is not joined.
  * Thread-safe. */
 FABRICSHM_API int fabricshm_cuda_status(fabricshm_group* group);
 

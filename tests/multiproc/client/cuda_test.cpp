@@ -12,15 +12,20 @@
 
 #include <fabricshm/cuda.h>
 
-#include "libfabricshm/cuda/device.hpp"
 #include "tests/support/apart_sums.hpp"
 #include "tests/support/children.hpp"
 #include "tests/support/daemon.hpp"
-#include "tests/support/job.hpp"
-#include "tests/support/mock_gpu/execute.hpp"
-#include "tests/support/mock_gpu/mock_driver.hpp"
+#include "tests/support/mock_gpu/job_ranks.hpp"
 
 namespace apart = test_support::apart;
+using mock_gpu::device_memory;
+using mock_gpu::has_kernels;
+using mock_gpu::join;
+using mock_gpu::join_on;
+using mock_gpu::join_on_device;
+using mock_gpu::kJobBytes;
+using mock_gpu::kTimeoutMs;
+using mock_gpu::with_gpu;
 using test_support::Child;
 using test_support::Daemon;
 using test_support::failed;
@@ -30,65 +35,11 @@ using test_support::run_children;
 
 namespace {
 
-constexpr std::int64_t kTimeoutMs = 60'000;
-constexpr std::uint64_t kArenaBytes = 64 << 20;
-constexpr std::uint64_t kStageBytes = 8192;
 constexpr std::uint64_t kCount = 5000;  // more than half of a stage holds
 constexpr int kNoKernels = 99;
 
-// The mock in this process, before the library asks for a driver.
-mock_gpu::HostState& with_gpu() {
-    mock_gpu::HostState& host = mock_gpu::fresh_host();
-    host.real_memory = true;
-    host.execute = mock_gpu::execute_kernel;
-    return host;
-}
-
-fabricshm_group* join(const Job& job, int rank, int world) {
-    fabricshm_group* group = nullptr;
-    if (fabricshm_group_join(job.arena, "gpus", rank, world, kTimeoutMs, &group) != 0) failed(100);
-    return group;
-}
-
-int join_on_device(fabricshm_group* group, std::int64_t timeout_ms = kTimeoutMs) {
-    const fabricshm_cuda_options options = {sizeof options, kStageBytes, timeout_ms};
-    return fabricshm_cuda_join(group, &options);
-}
-
-int join_on_cpu(fabricshm_group* group) {
-    const fabricshm_cuda_options options = {sizeof options, kStageBytes, kTimeoutMs};
-    return fabricshm_cuda_join_cpu(group, &options);
-}
-
-// Without kernels in the library all ranks are on CPUs.
-bool has_kernels() {
-    return fabricshm::gpu::embedded_kernels().reduce != nullptr;
-}
-
-// A rank on the mock's device, or one of a process without a driver. 0, or what went wrong.
-int join_on(bool is_cpu, const Job& job, fabricshm_group* group) {
-    if (is_cpu) {
-        ::setenv("FABRIC_CUDA", "off", 1);
-        return join_on_cpu(group) == 0 ? 0 : failed(101);
-    }
-    with_gpu();
-    if (fabricshm_cuda_attach(job.arena, 0) != 0) return failed(102);
-    return join_on_device(group) == 0 ? 0 : failed(103);
-}
-
 float value_of(int rank, std::uint64_t i) {
     return static_cast<float>((static_cast<std::uint64_t>(rank) * 31 + i * 7) % 101) - 50;
-}
-
-// Memory of the mock's device that this process can read, as cudaMalloc gives it.
-float* device_memory(std::uint64_t count) {
-    fabricshm::gpu::Pointer made = 0;
-    fabricshm::gpu::Handle context = nullptr;
-    const auto& driver = mock_gpu::mock_driver();
-    driver.primary_retain(&context, 0);
-    const fabricshm::gpu::CurrentContext current(driver, context);
-    return driver.alloc(&made, count * sizeof(float)) == 0 ? reinterpret_cast<float*>(made)
-                                                           : nullptr;
 }
 
 int sums(fabricshm_group* group, const float* input, float* output) {
@@ -110,7 +61,7 @@ int sums(fabricshm_group* group, const float* input, float* output) {
 int run_rank(const std::string& socket, int rank, int world) {
     mock_gpu::HostState& host = with_gpu();
     {
-        const Job job(socket, kArenaBytes);
+        const Job job(socket, kJobBytes);
         if (!job.ok) return 1;
         fabricshm_group* group = join(job, rank, world);
         if (group == nullptr) return 2;
@@ -152,7 +103,7 @@ int run_rank(const std::string& socket, int rank, int world) {
             at != static_cast<std::byte*>(fabricshm_arena_base(job.arena)) + 64) {
             return failed(14);
         }
-        if (fabricshm_cuda_pointer(job.arena, kArenaBytes, 1, &at) != FABRICSHM_EINVAL) {
+        if (fabricshm_cuda_pointer(job.arena, kJobBytes, 1, &at) != FABRICSHM_EINVAL) {
             return failed(15);
         }
         if (fabricshm_cuda_leave(group) != 0) return failed(16);
@@ -168,7 +119,7 @@ int run_rank(const std::string& socket, int rank, int world) {
 // What a rank hears whose peer was killed while it waits for it on its stream.
 int outlive(const std::string& socket, int rank, Gate& killed, Gate& joined) {
     with_gpu();
-    const Job job(socket, kArenaBytes);
+    const Job job(socket, kJobBytes);
     if (!job.ok) return 1;
     fabricshm_group* group = join(job, rank, 2);
     if (group == nullptr) return 2;
@@ -191,7 +142,7 @@ int outlive(const std::string& socket, int rank, Gate& killed, Gate& joined) {
 // All types in a group of which even ranks have no driver, against loops written apart.
 int run_mixed(const std::string& socket, int rank, int world) {
     const bool is_cpu = rank % 2 == 0 || !has_kernels();
-    const Job job(socket, kArenaBytes);
+    const Job job(socket, kJobBytes);
     if (!job.ok) return 1;
     fabricshm_group* group = join(job, rank, world);
     if (group == nullptr) return 2;
@@ -235,7 +186,7 @@ int run_mixed(const std::string& socket, int rank, int world) {
 
 // Rank 0, and rank 1 that is killed: one of them without a driver.
 int outlive_mixed(const std::string& socket, int rank, bool is_cpu, Gate& joined) {
-    const Job job(socket, kArenaBytes);
+    const Job job(socket, kJobBytes);
     if (!job.ok) return 1;
     fabricshm_group* group = join(job, rank, 2);
     if (group == nullptr) return 2;
@@ -312,7 +263,7 @@ TEST_SUITE("multiproc.client.cuda") {
         const Daemon daemon;
         const auto codes = run_children(1, [&](int) -> int {
             ::setenv("FABRIC_CUDA", "off", 1);
-            const Job job(daemon.socket(), kArenaBytes);
+            const Job job(daemon.socket(), kJobBytes);
             if (!job.ok) return 1;
             if (fabricshm_cuda_available() != FABRICSHM_EUNSUPPORTED) return failed(2);
             if (fabricshm_cuda_attach(job.arena, 0) != FABRICSHM_EUNSUPPORTED) return failed(3);

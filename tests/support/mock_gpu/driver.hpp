@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -118,6 +119,12 @@ void name_function(Handle function, const char* name);
 Status take_real(Pointer* out, std::size_t bytes);
 bool give_real(Pointer pointer);
 void fill_real(Pointer pointer, unsigned char value, std::size_t bytes);
+/// Nothing: it is none of such memory.
+std::optional<Status> real_range(Pointer* base, std::size_t* bytes, Pointer pointer);
+std::optional<Status> real_attribute(void* out, int attribute, Pointer pointer);
+std::optional<Status> real_handle(IpcHandle* out, Pointer pointer);
+std::optional<Status> open_real(Pointer* out, const IpcHandle& handle);
+std::optional<Status> close_real(Pointer pointer);
 
 std::uint64_t threads_of(const unsigned int (&grid)[3], const unsigned int (&block)[3]);
 

@@ -5,7 +5,6 @@
 #include "tests/support/mock_gpu/host.hpp"
 
 #include <atomic>
-#include <cstring>
 #include <new>
 
 #include "tests/support/mock_gpu/device.hpp"
@@ -16,8 +15,6 @@ using namespace mock_gpu;
 
 extern "C" {
 Status cuCtxSetCurrent(Handle);
-Status cuMemHostAlloc(void**, std::size_t, unsigned int);
-Status cuMemFreeHost(void*);
 }
 
 namespace {
@@ -130,26 +127,6 @@ NamedLaunch named_launch(Handle function, unsigned int blocks, unsigned int thre
     return launch;
 }
 
-Status take_real(Pointer* out, std::size_t bytes) {
-    if (!may_do_unsafe()) return kCaptureUnsupported;
-    void* made = nullptr;
-    const Status status = cuMemHostAlloc(&made, bytes, 0);
-    *out = reinterpret_cast<Pointer>(made);
-    return status;
-}
-
-bool give_real(Pointer pointer) {
-    return cuMemFreeHost(reinterpret_cast<void*>(pointer)) == kSuccess;
-}
-
-void fill_real(Pointer pointer, unsigned char value, std::size_t bytes) {
-    const Lock lock(driver().mutex);
-    const auto found = mock_gpu_host()->pinned.find(pointer);
-    if (found != mock_gpu_host()->pinned.end() && bytes <= found->second) {
-        std::memset(reinterpret_cast<void*>(pointer), value, bytes);
-    }
-}
-
 // For cuModuleGetFunction.
 void name_function(Handle function, const char* name) {
     const Lock lock(driver().mutex);
@@ -161,6 +138,9 @@ void name_function(Handle function, const char* name) {
 
 MOCK_EXPORT Status cuGetErrorName(Status status, const char** name) {
     if (status == kOutOfMemory) return *name = "CUDA_ERROR_OUT_OF_MEMORY", kSuccess;
+    if (status == kInvalidValue) return *name = "CUDA_ERROR_INVALID_VALUE", kSuccess;
+    if (status == kInvalidContext) return *name = "CUDA_ERROR_INVALID_CONTEXT", kSuccess;
+    if (status == 208) return *name = "CUDA_ERROR_ALREADY_MAPPED", kSuccess;
     if (status == 801) return *name = "CUDA_ERROR_NOT_SUPPORTED", kSuccess;
     if (status == 900) return *name = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", kSuccess;
     if (status == 901) return *name = "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", kSuccess;

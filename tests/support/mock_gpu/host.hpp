@@ -38,6 +38,11 @@ struct HostState {
     Pointer device_offset = 0;       // where registered memory appears: its address plus this
     Pointer gap = 0;                 // and the n-th registration n gaps further
     bool real_memory = false;        // cuMemAlloc gives memory that can be read and written here
+    bool has_ipc_handles = true;     // of such memory; false: as that of cuMemCreate
+    int memory_device = 0;           // the device that such memory is on
+    int first_device = 0;            // device n is the machine's n ^ first_device
+    bool can_access_peers = true;    // one device the memory of another
+    Status open_status = 0;          // of cuIpcOpenMemHandle
     std::size_t argument_bytes = 0;  // that are copied of a kernel's argument
     // Does a launch's work; nullptr: none is done. Called in the launch, with its argument.
     void (*execute)(const char* kernel, unsigned int blocks, const void* argument) = nullptr;
@@ -54,6 +59,8 @@ struct HostState {
     std::vector<void*> unregistered;        // in this order
     std::vector<Launch> launches;           // and those of replayed graphs, when they are done
     std::map<Pointer, std::size_t> pinned;  // and device memory that can be read
+    std::map<Pointer, std::size_t> opened;  // memory of other processes, not closed
+    int opens = 0;                          // calls of cuIpcOpenMemHandle that succeeded
     int modules = 0;                        // loaded and not unloaded
     int contexts = 0;                       // pushed and not popped
 };

@@ -148,6 +148,7 @@ MOCK_EXPORT Status cuMemFree_v2(Pointer pointer) {
     return free_linear(pointer);
 }
 MOCK_EXPORT Status cuMemGetAddressRange_v2(Pointer* base, std::size_t* bytes, Pointer pointer) {
+    if (const auto real = real_range(base, bytes, pointer)) return *real;
     const Lock lock(driver().mutex);
     const auto found = driver().linear.find(pointer);
     if (found == driver().linear.end()) return kInvalidValue;
@@ -203,6 +204,7 @@ MOCK_EXPORT Status cuDestroyExternalMemory(Handle memory) {
 
 // Memory of another process: its handle carries the size; here it takes nothing more.
 MOCK_EXPORT Status cuIpcGetMemHandle(IpcHandle* out, Pointer pointer) {
+    if (const auto real = real_handle(out, pointer)) return *real;
     const Lock lock(driver().mutex);
     const auto found = driver().linear.find(pointer);
     if (found == driver().linear.end()) return kInvalidValue;
@@ -210,6 +212,7 @@ MOCK_EXPORT Status cuIpcGetMemHandle(IpcHandle* out, Pointer pointer) {
     return kSuccess;
 }
 MOCK_EXPORT Status cuIpcOpenMemHandle_v2(Pointer* out, IpcHandle handle, unsigned int) {
+    if (const auto real = open_real(out, handle)) return *real;
     const Lock lock(driver().mutex);
     const auto number = *reinterpret_cast<const std::uint64_t*>(handle.bytes);
     const std::uint64_t bytes = number & ((std::uint64_t{1} << kDeviceAt) - 1);
@@ -227,6 +230,7 @@ MOCK_EXPORT Status cuIpcOpenMemHandle_v2(Pointer* out, IpcHandle handle, unsigne
     return kSuccess;
 }
 MOCK_EXPORT Status cuIpcCloseMemHandle(Pointer pointer) {
+    if (const auto real = close_real(pointer)) return *real;
     const Lock lock(driver().mutex);
     return g_opened.count(pointer) > 0 ? free_linear(pointer) : kInvalidValue;
 }
@@ -298,6 +302,7 @@ MOCK_EXPORT Status cuMemGetAllocationPropertiesFromHandle(AllocationProp* out,
 }
 MOCK_EXPORT Status cuPointerGetAttribute(void* out, int attribute, Pointer pointer) {
     const Lock lock(driver().mutex);
+    if (const auto real = real_attribute(out, attribute, pointer)) return *real;
     if (attribute == kPointerDevicePointer) {
         if (reaches_host(pointer, *static_cast<Pointer*>(out))) return kSuccess;
         *static_cast<Pointer*>(out) = pointer;

@@ -157,7 +157,14 @@ MOCK_EXPORT Status cuDeviceGet(fabricshm::cuda::Device* out, int ordinal) {
     return ordinal >= 0 && ordinal < device_count() ? kSuccess : kInvalidDevice;
 }
 MOCK_EXPORT Status cuDeviceGetUuid_v2(Uuid* out, fabricshm::cuda::Device number) {
-    for (int i = 0; i < 16; ++i) out->bytes[i] = static_cast<unsigned char>(i * 17 + number);
+    const int which = number ^ mock_gpu_host()->first_device;
+    for (int i = 0; i < 16; ++i) out->bytes[i] = static_cast<unsigned char>(i * 17 + which);
+    return kSuccess;
+}
+MOCK_EXPORT Status cuDeviceCanAccessPeer(int* out, fabricshm::cuda::Device own,
+                                         fabricshm::cuda::Device other) {
+    if (own == other) return kInvalidDevice;
+    *out = mock_gpu_host()->can_access_peers ? 1 : 0;
     return kSuccess;
 }
 MOCK_EXPORT Status cuCtxCreate_v2(Handle* out, unsigned int, fabricshm::cuda::Device number) {

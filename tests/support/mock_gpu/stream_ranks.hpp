@@ -83,6 +83,33 @@ struct Ranks {
                                      : reinterpret_cast<std::byte*>(device_memory[index]);
     }
 
+    // What CudaSeat does for ranks that are processes: the ranks of `exporters` export their memory
+    // on the device from `skip` on but for the last `rest` bytes, the others nothing. Nothing runs
+    // meanwhile.
+    Result<std::uint32_t> export_all(unsigned int exporters, Bytes skip = 0, Bytes rest = 0) {
+        std::vector<std::unique_ptr<gpu::DeviceExports>> exports;
+        std::vector<gpu::ExportOffer> offers;
+        for (int rank = 0; rank < world; ++rank) {
+            const auto index = static_cast<std::size_t>(rank);
+            const bool has = (exporters >> rank & 1) != 0;
+            FABRIC_TRY(auto made,
+                       groups[index]->offer(has ? own(rank, Where::kDevice) + skip : nullptr,
+                                            has ? kPerRank - skip - rest : 0));
+            offers.push_back(made->offered());
+            exports.push_back(std::move(made));
+        }
+        std::uint32_t by_all = ~std::uint32_t{0};
+        for (const auto& one : exports) {
+            FABRIC_TRY(const std::uint32_t reached, one->open(offers));
+            by_all &= reached;
+        }
+        for (std::size_t i = groups.size(); i-- > 0;) {
+            exports[i]->keep(by_all);
+            groups[i]->use(std::move(exports[i]));
+        }
+        return by_all;
+    }
+
     template <typename Work>
     void run(const Work& work) {
         std::vector<std::thread> threads;

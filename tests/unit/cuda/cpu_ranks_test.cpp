@@ -3,10 +3,18 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "libfabricshm/base/reason.hpp"
+#include "libfabricshm/os/mapping.hpp"
+#include "libfabricshm/os/poison.hpp"
 #include "tests/support/apart_sums.hpp"
 #include "tests/support/mock_gpu/stream_ranks.hpp"
 
@@ -191,5 +199,67 @@ TEST_SUITE("cuda.cpu_ranks") {
         });
         CHECK(good[0] == 1);
         CHECK(good[1] == 1);
+    }
+
+    TEST_CASE("a lost page is an error of the operation, on all ranks, and no crash") {
+        constexpr Bytes kPage = 4096;
+        for (const bool in_input : {true, false}) {
+            const auto file = std::make_shared<const Fd>(::memfd_create("arena", MFD_CLOEXEC));
+            REQUIRE(::ftruncate(file->get(), kArenaBytes) == 0);
+            const Mapping mapping = std::move(Mapping::map(*file, 0, kArenaBytes, {})).value();
+            const PoisonWatch watch(mapping.data(), kArenaBytes, {file, 0, kPage, true});
+            gpu::format_device_group(mapping.data(), 2, 1);
+            std::atomic<int> reports{0};
+            std::vector<std::unique_ptr<gpu::DeviceGroup>> groups;
+            for (int rank = 0; rank < 2; ++rank) {
+                gpu::DevicePlace place;
+                place.rank = rank;
+                place.world = 2;
+                place.stage = kStagesAt + static_cast<Bytes>(rank) * kStageBytes;
+                place.stage_bytes = kStageBytes;
+                // As a group of the hosts has it: what one rank reports all can hear.
+                const auto check = [&]() -> Result<void> {
+                    return reports.load() == 0 ? Result<void>() : Error{Errc::kPoisoned, 77, "at"};
+                };
+                const auto report = [&](const PoisonGuard& guard) -> Result<void> {
+                    if (!guard.hit()) return {};
+                    ++reports;
+                    return Error{Errc::kPoisoned, 77, "at"};
+                };
+                groups.push_back(gpu::DeviceGroup::make_on_host(mapping.data(), kArenaBytes, place,
+                                                                check, report)
+                                     .value());
+            }
+            std::byte* const buffers = mapping.data() + kBuffersAt;
+            std::vector<std::byte> heap(kPage);
+            lose_page(in_input ? buffers + kPage : mapping.data() + kStagesAt + kStageBytes);
+            std::vector<Error> seen(2);
+            std::vector<std::thread> threads;
+            for (int rank = 0; rank < 2; ++rank) {
+                threads.emplace_back([&, rank] {
+                    // Rank 1's input is lost, or its stage, through which its heap goes.
+                    const auto index = static_cast<std::size_t>(rank);
+                    std::byte* own = buffers + index * kPage;
+                    if (rank == 1 && !in_input) own = heap.data();
+                    gpu::DeviceGroup& group = *groups[index];
+                    const auto put =
+                        group.run(call_of(CollectiveKind::kAllReduce, own, own, 256), nullptr);
+                    seen[index] = put.error();
+                    const auto later =
+                        group.run(call_of(CollectiveKind::kBarrier, nullptr, nullptr, 0), nullptr);
+                    if (later.error().code != Errc::kPoisoned) seen[index] = later.error();
+                });
+            }
+            for (std::thread& thread : threads) thread.join();
+            for (const Error& error : seen) {
+                CHECK(error.code == Errc::kPoisoned);
+                CHECK(error.detail == 77);
+            }
+            CHECK(reports.load() >= 1);
+            // The rank did not say that it had done its part.
+            const auto* words = reinterpret_cast<const kernels::cuda::DeviceRankWords*>(
+                mapping.data() + sizeof(kernels::cuda::DeviceGroupHeader));
+            CHECK(words[1].done == 0);
+        }
     }
 }

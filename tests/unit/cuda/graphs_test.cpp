@@ -251,4 +251,28 @@ TEST_SUITE("cuda.graphs") {
         CHECK(end_capture(stream_of(0), &graph) == kInvalidated);
         CHECK(gpu::DeviceGroup::make(ranks.arena, place, nullptr).ok());
     }
+
+    TEST_CASE("a graph from before an export fails instead of taking places of before") {
+        Ranks ranks(1);
+        ranks.host.argument_size = argument_size;
+        std::byte* own = ranks.own(0, Where::kDevice);
+        const auto put = [&](gpu::Handle on) {
+            CHECK(ranks.groups[0]->run(call_of(CollectiveKind::kAllReduce, own, own, 64), on).ok());
+        };
+        {
+            const Captured before(stream_of(0), put);
+            CHECK(before.launch(stream_of(0)));
+            CHECK(ranks.groups[0]->status().ok());
+        }
+        REQUIRE(ranks.export_all(0b1).ok());
+        const Captured after(stream_of(0), put);
+        CHECK(after.launch(stream_of(0)));
+        CHECK(ranks.groups[0]->status().ok());
+        ranks.groups[0]->use(nullptr);
+        CHECK(after.launch(stream_of(0)));
+        const auto status = ranks.groups[0]->status();
+        REQUIRE_FALSE(status.ok());
+        CHECK(status.error().code == Errc::kBroken);
+        CHECK(std::strstr(reason_of(status.error()), "capture it again") != nullptr);
+    }
 }
