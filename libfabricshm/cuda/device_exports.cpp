@@ -12,7 +12,7 @@ namespace fabricshm::gpu {
 
 namespace {
 
-constexpr const char* kStep = "export device memory";
+constexpr const char* kExporting = "export device memory";
 constexpr Bytes kMaxBytes = kernels::cuda::kApart;  // that a place can say
 
 // The ranges of this process's ranks, by token. A handle can't be opened in the process that made
@@ -50,7 +50,8 @@ Result<std::unique_ptr<DeviceExports>> DeviceExports::offer(
     std::unique_ptr<DeviceExports> made(new DeviceExports(std::move(device), seat));
     if (pointer == nullptr && bytes == 0) return made;
     if (pointer == nullptr || bytes == 0 || bytes >= kMaxBytes) {
-        return explain({Errc::kInvalid, 0, kStep}, "pointer is NULL, or bytes is 0 or too large");
+        return explain({Errc::kInvalid, 0, kExporting},
+                       "pointer is NULL, or bytes is 0 or too large");
     }
     const CurrentContext current(made->device_->driver(), made->device_->context());
     FABRIC_TRY_VOID(made->device_->driver().check(
@@ -66,20 +67,21 @@ Result<void> DeviceExports::describe(const void* pointer, Bytes bytes) {
     unsigned int type = 0;
     if (driver.pointer_attribute(&type, kPointerMemoryType, at) != cuda::kSuccess ||
         type != kMemoryOfDevice) {
-        return explain({Errc::kInvalid, 0, kStep}, "it is no memory of a device");
+        return explain({Errc::kInvalid, 0, kExporting}, "it is no memory of a device");
     }
     int ordinal = -1;
     FABRIC_TRY_VOID(driver.check(driver.pointer_attribute(&ordinal, cuda::kPointerDevice, at),
                                  "export device memory: its device"));
     if (ordinal != device_->ordinal()) {
-        return explain({Errc::kInvalid, 0, kStep}, "it is memory of device %d, the arena is on %d",
-                       ordinal, device_->ordinal());
+        return explain({Errc::kInvalid, 0, kExporting},
+                       "it is memory of device %d, the arena is on %d", ordinal,
+                       device_->ordinal());
     }
     // Asked before the handle, so that the reason is said and not a number of the driver's.
     int has_handle = 0;
     if (driver.pointer_attribute(&has_handle, kPointerHasIpcHandle, at) != cuda::kSuccess ||
         has_handle == 0) {
-        return explain({Errc::kUnsupported, 0, kStep},
+        return explain({Errc::kUnsupported, 0, kExporting},
                        "it has no handle for other processes: that has memory of cuMemAlloc or "
                        "cudaMalloc, not of cuMemCreate (expandable segments), a pool "
                        "(cudaMallocAsync) or managed memory");
@@ -90,8 +92,8 @@ Result<void> DeviceExports::describe(const void* pointer, Bytes bytes) {
                                  "export device memory: its allocation"));
     offered_.offset = at - base;
     if (offered_.offset > size || bytes > size - offered_.offset) {
-        return explain({Errc::kInvalid, 0, kStep}, "it ends outside of its allocation of %zu bytes",
-                       size);
+        return explain({Errc::kInvalid, 0, kExporting},
+                       "it ends outside of its allocation of %zu bytes", size);
     }
     FABRIC_TRY_VOID(driver.check(driver.pointer_attribute(&own_id_, kPointerBufferId, at),
                                  "export device memory: its number"));
@@ -158,8 +160,8 @@ Result<bool> DeviceExports::open_one(const ExportOffer& offer, int rank) {
     FABRIC_TRY(OpenedMemory memory, OpenedMemory::open(device_, offer.handle, rank));
     // By what this process's driver says, not by what the rank does.
     if (offer.offset > memory.bytes() || offer.bytes > memory.bytes() - offer.offset) {
-        return explain({Errc::kCorrupt, rank, kStep}, "rank %d exports more than its memory has",
-                       rank);
+        return explain({Errc::kCorrupt, rank, kExporting},
+                       "rank %d exports more than its memory has", rank);
     }
     window = {memory.base() + offer.offset, offer.bytes};
     opened_[static_cast<std::size_t>(rank)] = std::make_unique<OpenedMemory>(std::move(memory));

@@ -13,7 +13,7 @@ namespace fabricshm::gpu {
 
 namespace {
 
-constexpr const char* kStep = "open memory of a peer";
+constexpr const char* kOpening = "open memory of a peer";
 
 // A context, and the bytes of a handle.
 using Key = std::pair<Handle, std::array<char, sizeof(cuda::IpcHandle)>>;
@@ -38,9 +38,9 @@ Table& table() {
 Result<Entry> open_in_current(const Driver& driver, const cuda::IpcHandle& handle, int rank) {
     Entry entry;
     const Status opened = driver.ipc_open(&entry.base, handle, kOpenWithPeerAccess);
-    if (opened == cuda::kOutOfMemory) return driver.check(opened, kStep).error();
+    if (opened == cuda::kOutOfMemory) return driver.check(opened, kOpening).error();
     if (opened != cuda::kSuccess) {
-        return explain({Errc::kUnsupported, rank, kStep},
+        return explain({Errc::kUnsupported, rank, kOpening},
                        "memory of rank %d can't be opened here: %s (%d)", rank,
                        driver.name_of(opened), opened);
     }
@@ -49,7 +49,7 @@ Result<Entry> open_in_current(const Driver& driver, const cuda::IpcHandle& handl
     const Status known = driver.address_range(&start, &size, entry.base);
     if (known != cuda::kSuccess || start > entry.base || entry.base - start > size) {
         (void)driver.ipc_close(entry.base);
-        return explain({Errc::kUnsupported, rank, kStep},
+        return explain({Errc::kUnsupported, rank, kOpening},
                        "the size of rank %d's memory is not known here: %s (%d)", rank,
                        driver.name_of(known), known);
     }
