@@ -145,7 +145,9 @@ class Telemetry(DaemonJobTest):
         process = self.run_gpus(1, "max_restarts = 1", 'device_fault = "move"')
         self.errors.write_text("1\n")
         wait_until(lambda: self.states(1).count("running") == 3, "the ranks did not move")
-        self.assertEqual((self.jobs / "1/rank-0.log").read_text(), "at gpu0 1\nat gpu1 1\n")
+        log = self.jobs / "1/rank-0.log"
+        wait_until(lambda: log.read_text().count("\n") >= 2, "the rank did not say where it is")  # it runs, and says so later
+        self.assertEqual(log.read_text(), "at gpu0 1\nat gpu1 1\n")
         self.daemon.kill()
         self.daemon.wait(60)
         edges = len(self.edges(1))
