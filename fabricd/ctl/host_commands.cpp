@@ -1,5 +1,7 @@
 #include "fabricd/ctl/host_commands.hpp"
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -7,6 +9,7 @@
 #include "fabricd/ctl/discover_view.hpp"
 #include "fabricd/ctl/json.hpp"
 #include "fabricd/server/admin_server.hpp"
+#include "libfabricshm/os/unix_socket.hpp"
 
 namespace fabricd {
 
@@ -71,10 +74,17 @@ Result<void> drain_daemon(const CtlOptions& options, AdminClient& client) {
 // Waits for ten seconds without --wait, too: a script that starts a successor would find the socket
 // taken.
 Result<void> shut_down(const CtlOptions& options, AdminClient& client) {
+    // Before it is asked to end: afterwards its number may be that of another process.
+    const fabricshm::Fd process = daemon_process(options.socket);
     FABRIC_TRY_VOID(client.shutdown());
     const auto deadline =
         fabricshm::deadline_after(Clock::now(), milliseconds(options.wait.value_or(10.0)));
-    // Its socket is the last sign of it: there is nothing to be notified by.
+    // Its end, and not that of its socket: a watch that is still open, a dashboard's, keeps it for
+    // a second longer, in which it holds its state and a successor is refused.
+    if (process && !fabricshm::wait_ready(process.get(), POLLIN, deadline, "wait for it").ok()) {
+        return Error{Errc::kTimeout, 0, "wait for fabricd to end"};
+    }
+    // The only sign of a daemon whose process can't be seen from here.
     while (probe_socket(options.socket) == Errc::kOk) {
         if (Clock::now() >= deadline) return Error{Errc::kTimeout, 0, "wait for fabricd to end"};
         std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -16,6 +16,7 @@
 #include "libfabricshm/base/log_spdlog.hpp"
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/base/units.hpp"
+#include "libfabricshm/os/fd.hpp"
 
 namespace fabricd {
 
@@ -79,5 +80,9 @@ std::string grpc_address(const std::string& socket_path);
 /// What connecting to a socket gives: kOk: a daemon listens; kNotFound, kDenied, or kDaemon: a file
 /// that none listens on.
 fabricshm::Errc probe_socket(const std::string& socket_path);
+
+/// A descriptor of the process that listens there, which can be waited for. None: no process does,
+/// or it can't be seen from here (another namespace of processes).
+fabricshm::Fd daemon_process(const std::string& socket_path);
 
 }  // namespace fabricd
