@@ -41,7 +41,9 @@ FABRICSHM_API int fabricshm_cuda_available(void);
 FABRICSHM_API int fabricshm_cuda_attach(fabricshm_arena* arena, int device);
 
 /* Takes it out again. The arena's last handle does it, too, when it goes. EBUSY: a group of this
- * arena is joined. ENOENT: it is not attached. Waits for what runs on the device. Thread-safe. */
+ * arena is joined. ENOENT: it is not attached. Streams that use it have to have ended: they are not
+ * waited for, here, in fabricshm_cuda_leave(), fabricshm_group_leave() and at the end of the
+ * session. Thread-safe. */
 FABRICSHM_API int fabricshm_cuda_detach(fabricshm_arena* arena);
 
 /* Where the device sees [offset, offset + bytes) of the arena, for kernels of the caller. Valid
