@@ -135,17 +135,20 @@ class Player {
         }
     }
 
-    // Said again until the other side is heard: the one that clears the memory may do so after this
-    // one has spoken.
+    // Said again until the other side is heard, and once more then: the one that clears the memory
+    // may do so after this one has spoken, and between its word and its look. A side speaks after
+    // it has cleared, so the word that follows on hearing it stays.
     bool hear(std::uint64_t report) {
         const TimePoint limit = Clock::now() + options_.timeout;
-        do {
+        for (bool heard = false;;) {
             raise(own_.report, report);
+            if (heard) return true;
             view_.acquire(TouchPoint::kSentRead, &other_.report, kCacheLine);
-            if (other_.report.load(std::memory_order_acquire) >= 1) return true;
+            heard = other_.report.load(std::memory_order_acquire) >= 1;
+            if (heard) continue;
+            if (Clock::now() >= limit) return false;
             std::this_thread::yield();
-        } while (Clock::now() < limit);
-        return false;
+        }
     }
 
     Side& own_;

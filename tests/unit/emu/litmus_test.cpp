@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "emu/hosts/incoherent_hosts.hpp"
@@ -39,6 +42,21 @@ LitmusSightings on_hosts(fabricshm::VisibilityPolicy* policy, const HostBehaviou
     return play_both(view(0), hosts.base(0), view(1), hosts.base(1), {200, timeout});
 }
 
+// Coherent memory that runs `between` once, after the first word of a side and before its look.
+class Interrupted : public fabricshm::VisibilityPolicy {
+  public:
+    explicit Interrupted(std::function<void()> between) : between_(std::move(between)) {}
+    void publish(const fabricshm::Access&) noexcept override { spoken_ = true; }
+    void acquire(const fabricshm::Access&) noexcept override {
+        if (spoken_ && between_) std::exchange(between_, nullptr)();
+    }
+    bool coherent() const noexcept override { return true; }
+
+  private:
+    std::function<void()> between_;
+    bool spoken_ = false;
+};
+
 }  // namespace
 
 TEST_SUITE("emu.litmus") {
@@ -57,6 +75,32 @@ TEST_SUITE("emu.litmus") {
                 CHECK(seen.rounds == 900);
             }
         }
+    }
+
+    TEST_CASE("a side whose first word is cleared before it hears the other one says it again") {
+        SharedPages memory(kLitmusBytes);
+        const LitmusOptions options{10, 60s};
+        LitmusSightings cleared;
+        std::thread clears;
+        Interrupted policy([&] {
+            std::memset(memory.data(), 0, kLitmusBytes);
+            clears =
+                std::thread([&] { cleared = run_litmus(0, memory.data(), Visibility(), options); });
+            // Until side 0 has spoken: it alone writes now, and its words are no zeros.
+            const auto spoken = [&] {
+                for (fabricshm::Bytes at = 0; at < kLitmusBytes; at += 8) {
+                    const auto* word = reinterpret_cast<std::uint64_t*>(memory.data() + at);
+                    if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != 0) return true;
+                }
+                return false;
+            };
+            while (!spoken()) std::this_thread::yield();
+        });
+        const Visibility view(&policy, memory.data(), kLitmusBytes);
+        const LitmusSightings seen = run_litmus(1, memory.data(), view, options);
+        clears.join();
+        CHECK_FALSE(seen.refutes());
+        CHECK_FALSE(cleared.refutes());
     }
 
     TEST_CASE("hosts that share no caches pass with their own seam") {
