@@ -6,10 +6,10 @@ namespace fabricd {
 
 namespace {
 
-using Value = CompletedOption::Value;
+using Completed = CompletedOption::Value;
 
 /// In single quotes, for all three shells.
-std::string quoted(const std::string& text) {
+std::string in_single_quotes(const std::string& text) {
     std::string out = "'";
     for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
     return out + "'";
@@ -44,9 +44,10 @@ std::string option_names(const std::vector<CompletedOption>& options) {
 
 // What follows an option, or stands alone: a line that fills COMPREPLY.
 std::string bash_reply(const CompletedOption& option) {
-    if (option.value == Value::kFile) return "mapfile -t COMPREPLY < <(compgen -f -- \"$word\")";
-    if (option.value != Value::kWords) return ":";
-    std::string words = quoted(joined(option.words));
+    if (option.value == Completed::kFile)
+        return "mapfile -t COMPREPLY < <(compgen -f -- \"$word\")";
+    if (option.value != Completed::kWords) return ":";
+    std::string words = in_single_quotes(joined(option.words));
     if (!option.lines.empty()) words += "\" $(" + option.lines + ")\"";
     return "mapfile -t COMPREPLY < <(compgen -W " + words + " -- \"$word\")";
 }
@@ -66,25 +67,26 @@ std::string bash_script(const CompletedProgram& program) {
         "    local command=\"\" candidate options\n"
         "    for candidate in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
         "        [[ " +
-        quoted(" " + joined(names_of(program.commands)) + " ") +
+        in_single_quotes(" " + joined(names_of(program.commands)) + " ") +
         " == *\" $candidate \"* ]] && command=$candidate && break\n    done\n"
         "    case $previous in\n";
     for (const auto& [name, option] : values) {
-        if (option.value == Value::kNone) continue;
+        if (option.value == Completed::kNone) continue;
         text += "        " + name + ") " + bash_reply(option) + "; return ;;\n";
     }
     text += "    esac\n    case $command in\n";
     for (const auto& command : program.commands) {
-        text += "        " + command.name + ") options=" + quoted(option_names(command.options));
-        if (command.argument.value != Value::kNone) {
+        text += "        " + command.name +
+                ") options=" + in_single_quotes(option_names(command.options));
+        if (command.argument.value != Completed::kNone) {
             text +=
                 "\n            [[ $word != -* ]] && " + bash_reply(command.argument) + " && return";
         }
         text += " ;;\n";
     }
-    text += "        *) options=" +
-            quoted(joined(names_of(program.commands)) + " " + option_names(program.options));
-    if (program.argument.value != Value::kNone) {
+    text += "        *) options=" + in_single_quotes(joined(names_of(program.commands)) + " " +
+                                                     option_names(program.options));
+    if (program.argument.value != Completed::kNone) {
         text += "\n            [[ $word != -* ]] && " + bash_reply(program.argument) + " && return";
     }
     text +=
@@ -107,8 +109,8 @@ std::string zsh_text(const std::string& text) {
 }
 
 std::string zsh_action(const CompletedOption& option) {
-    if (option.value == Value::kFile) return "_files";
-    if (option.value != Value::kWords) return " ";
+    if (option.value == Completed::kFile) return "_files";
+    if (option.value != Completed::kWords) return " ";
     if (!option.lines.empty()) {
         return "{compadd -- " + joined(option.words) + " ${(f)\"$(" + option.lines + ")\"}}";
     }
@@ -120,14 +122,14 @@ std::string zsh_arguments(const std::vector<CompletedOption>& options,
     std::string text = "_arguments";
     for (const auto& option : options) {
         std::string spec = option.name;
-        if (option.value != Value::kNone) spec += "=";
+        if (option.value != Completed::kNone) spec += "=";
         spec += "[" + zsh_text(option.help) + "]";
-        if (option.value != Value::kNone) spec += ":value:" + zsh_action(option);
-        text += " \\\n            " + quoted(spec);
+        if (option.value != Completed::kNone) spec += ":value:" + zsh_action(option);
+        text += " \\\n            " + in_single_quotes(spec);
     }
-    if (argument.value != Value::kNone) {
+    if (argument.value != Completed::kNone) {
         text += " \\\n            " +
-                quoted("*:" + zsh_text(argument.help) + ":" + zsh_action(argument));
+                in_single_quotes("*:" + zsh_text(argument.help) + ":" + zsh_action(argument));
     }
     return text;
 }
@@ -139,7 +141,8 @@ std::string zsh_script(const CompletedProgram& program) {
     if (!program.commands.empty()) {
         text += "    local -a commands\n    commands=(\n";
         for (const auto& command : program.commands) {
-            text += "        " + quoted(command.name + ":" + zsh_text(command.help)) + "\n";
+            text +=
+                "        " + in_single_quotes(command.name + ":" + zsh_text(command.help)) + "\n";
         }
         text +=
             "    )\n    if (( CURRENT == 2 )) && [[ $words[2] != -* ]]; then\n"
@@ -162,14 +165,15 @@ std::string zsh_script(const CompletedProgram& program) {
 std::string fish_words(const CompletedOption& option) {
     std::string words = joined(option.words);
     if (!option.lines.empty()) words += (words.empty() ? "(" : " (") + option.lines + ")";
-    return quoted(words);
+    return in_single_quotes(words);
 }
 
 std::string fish_option(const std::string& start, const CompletedOption& option) {
-    std::string line = start + " -l " + option.name.substr(2) + " -d " + quoted(option.help);
-    if (option.value == Value::kAny) line += " -x";
-    if (option.value == Value::kFile) line += " -r -F";
-    if (option.value == Value::kWords) line += " -x -a " + fish_words(option);
+    std::string line =
+        start + " -l " + option.name.substr(2) + " -d " + in_single_quotes(option.help);
+    if (option.value == Completed::kAny) line += " -x";
+    if (option.value == Completed::kFile) line += " -r -F";
+    if (option.value == Completed::kWords) line += " -x -a " + fish_words(option);
     return line + "\n";
 }
 
@@ -182,17 +186,17 @@ std::string fish_script(const CompletedProgram& program) {
     const std::string first =
         program.commands.empty() ? start : start + " -n __fish_use_subcommand";
     for (const auto& option : program.options) text += fish_option(first, option);
-    if (program.argument.value == Value::kFile) text += start + " -F\n";
-    if (program.argument.value == Value::kWords) {
+    if (program.argument.value == Completed::kFile) text += start + " -F\n";
+    if (program.argument.value == Completed::kWords) {
         text += start + " -a " + fish_words(program.argument) + "\n";
     }
     for (const auto& command : program.commands) {
-        text += first + " -a " + command.name + " -d " + quoted(command.help) + "\n";
+        text += first + " -a " + command.name + " -d " + in_single_quotes(command.help) + "\n";
         const std::string inside =
-            start + " -n " + quoted("__fish_seen_subcommand_from " + command.name);
+            start + " -n " + in_single_quotes("__fish_seen_subcommand_from " + command.name);
         for (const auto& option : command.options) text += fish_option(inside, option);
-        if (command.argument.value == Value::kFile) text += inside + " -F\n";
-        if (command.argument.value == Value::kWords) {
+        if (command.argument.value == Completed::kFile) text += inside + " -F\n";
+        if (command.argument.value == Completed::kWords) {
             text += inside + " -a " + fish_words(command.argument) + "\n";
         }
     }

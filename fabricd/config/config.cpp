@@ -117,7 +117,7 @@ ErrorMessage read_section(Config& config, const std::string& section, const toml
 }
 
 // As TOML has it, so that what is printed can be read back.
-std::string quoted(const std::string& text) {
+std::string toml_string(const std::string& text) {
     std::string quoted = "\"";
     for (const char c : text) {
         // The two that TOML would read as something else; other control characters no key admits.
@@ -129,12 +129,12 @@ std::string quoted(const std::string& text) {
 
 std::string toml_value(const ConfigKey& key, const Config& config) {
     const std::string text = key.get(config);
-    if (!key.is_list) return key.is_quoted ? quoted(text) : text;
+    if (!key.is_list) return key.is_quoted ? toml_string(text) : text;
     if (!key.is_quoted) return "[" + text + "]";
     std::string list;
     std::istringstream words(text);
     for (std::string word; std::getline(words, word, ',');) {
-        list += (list.empty() ? "" : ", ") + quoted(word);
+        list += (list.empty() ? "" : ", ") + toml_string(word);
     }
     return "[" + list + "]";
 }

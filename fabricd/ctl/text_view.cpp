@@ -24,7 +24,7 @@ std::string share(std::uint64_t part, std::uint64_t whole) {
     return whole == 0 ? "-" : std::to_string(part * 100 / whole) + " %";
 }
 
-std::string number(std::uint64_t value) {
+std::string digits(std::uint64_t value) {
     return std::to_string(value);
 }
 
@@ -36,29 +36,29 @@ std::string text_of(ViewState auto state) {
 // distinguishes two daemons that had the same process number.
 std::string status_text(const StatusView& status) {
     const auto& pool = status.pool;
-    std::string sessions = number(status.sessions);
+    std::string sessions = digits(status.sessions);
     if (status.sessions_connected != status.sessions) {
-        sessions += " (" + number(status.sessions - status.sessions_connected) +
+        sessions += " (" + digits(status.sessions - status.sessions_connected) +
                     " not back yet after a restart)";
     }
     std::string text;
     text += "fabricd   " + status.version + ", " + (status.draining ? "draining" : "serving") +
             ", pid " + std::to_string(status.pid) + ", up " + age(status.uptime_ms) + ", start " +
-            number(status.daemon_epoch) + "\n";
+            digits(status.daemon_epoch) + "\n";
     text += "pool      " + pool.backend + ": " + pool.description + "\n";
     if (!pool.machine.empty()) text += "emulates  " + pool.machine + "\n";
     text += "memory    " + format_bytes(pool.used_bytes) + " of " +
             format_bytes(pool.capacity_bytes) + " (" + share(pool.used_bytes, pool.capacity_bytes) +
             ")\n";
     text += "sessions  " + sessions + "\n";
-    text += "arenas    " + number(status.arenas) + "\n";
-    text += "regions   " + number(status.regions) + "\n";
-    text += "groups    " + number(status.groups) + "\n";
+    text += "arenas    " + digits(status.arenas) + "\n";
+    text += "regions   " + digits(status.regions) + "\n";
+    text += "groups    " + digits(status.groups) + "\n";
     for (const CacheView& cache : status.caches) {
         char stall[32];
         std::snprintf(stall, sizeof stall, "%.1f s", static_cast<double>(cache.stall_ns) * 1e-9);
         text += "cache     " + cache.name + ": " + format_bytes(cache.bytes_committed) + " of " +
-                format_bytes(cache.quota_bytes) + ", " + number(cache.readers) +
+                format_bytes(cache.quota_bytes) + ", " + digits(cache.readers) +
                 " readers waited " + stall + ", " + format_bytes(cache.bytes_refetched) +
                 " fetched again\n";
     }
@@ -95,10 +95,10 @@ std::string arenas_text(const Picture& picture) {
                  {"QUARANTINED", kRight},
                  {"SESSIONS", kRight}});
     for (const auto& arena : picture.arenas) {
-        table.add({number(arena.id), arena.name, user_name(arena.uid), format_bytes(arena.bytes),
+        table.add({digits(arena.id), arena.name, user_name(arena.uid), format_bytes(arena.bytes),
                    format_bytes(arena.bytes_committed), format_bytes(arena.bytes_used),
                    share(arena.bytes_used, arena.bytes), format_bytes(arena.bytes_quarantined),
-                   number(arena.sessions)});
+                   digits(arena.sessions)});
     }
     return table.text();
 }
@@ -115,8 +115,8 @@ std::string regions_text(const Picture& picture) {
                  {"STATE"},
                  {"TENSOR"}});
     for (const auto& region : picture.regions) {
-        table.add({number(region.arena_id), number(region.id), number(region.generation),
-                   number(region.offset), format_bytes(region.bytes), number(region.owner_session),
+        table.add({digits(region.arena_id), digits(region.id), digits(region.generation),
+                   digits(region.offset), format_bytes(region.bytes), digits(region.owner_session),
                    text_of(region.state), region.tensor_name.empty() ? "-" : region.tensor_name});
     }
     return table.text();
@@ -135,7 +135,7 @@ std::string sessions_text(const Picture& picture) {
                  {"HOST"},
                  {"LABEL"}});
     for (const auto& session : picture.sessions) {
-        table.add({number(session.id), std::to_string(session.pid), user_name(session.uid),
+        table.add({digits(session.id), std::to_string(session.pid), user_name(session.uid),
                    age(session.age_ms), format_bytes(session.bytes_owned),
                    session.connected  ? "connected"
                    : session.given_up ? "given-up"
@@ -166,7 +166,7 @@ std::string groups_text(const Picture& picture) {
                  {"STATE"},
                  {"DEAD RANKS"}});
     for (const auto& group : picture.groups) {
-        table.add({number(group.arena_id), number(group.id), group.name, number(group.epoch),
+        table.add({digits(group.arena_id), digits(group.id), group.name, digits(group.epoch),
                    std::to_string(group.joined) + "/" + std::to_string(group.world),
                    text_of(group.state), dead_ranks(group)});
     }
@@ -216,7 +216,7 @@ std::string devices_text(const Picture& picture) {
                    quota_of(device), format_bytes(device.bytes_used),
                    share(device.bytes_used, spec.quota_bytes), decimal(spec.link_gbytes_per_s),
                    fabricshm::format_duration(std::chrono::nanoseconds(spec.link_latency_ns)),
-                   number(device.sessions), state_of(device)});
+                   digits(device.sessions), state_of(device)});
     }
     return table.text();
 }
@@ -235,9 +235,9 @@ std::string shards_text(const Picture& picture) {
     for (const auto& shard : picture.shards) {
         const bool moving = shard.state == ShardState::kMoving;
         table.add(
-            {shard.name, format_bytes(shard.bytes), shard.home_arena, number(shard.offset),
-             shard.home_device.empty() ? "-" : shard.home_device, number(shard.owner_session),
-             number(shard.readers), number(shard.moves),
+            {shard.name, format_bytes(shard.bytes), shard.home_arena, digits(shard.offset),
+             shard.home_device.empty() ? "-" : shard.home_device, digits(shard.owner_session),
+             digits(shard.readers), digits(shard.moves),
              text_of(shard.state) + (moving ? " " + share(shard.moved_bytes, shard.bytes) : "")});
     }
     return table.text();

@@ -19,7 +19,7 @@ namespace proto = fabricshm::proto;
 
 namespace {
 
-ArenaRecord record_of(const Arena& arena) {
+ArenaRecord record_of_arena(const Arena& arena) {
     ArenaRecord record{};
     record.arena = raw(arena.id);
     record.bytes = arena.bytes;
@@ -191,7 +191,7 @@ void Arenas::made(ArenaId id, Result<fabricshm::PoolPiece> piece, Effects& out) 
 }
 
 Result<void> Arenas::write_new(const Arena& arena) {
-    FABRIC_TRY_VOID(journal_.add(record_of(arena)));
+    FABRIC_TRY_VOID(journal_.add(record_of_arena(arena)));
     Result<void> written;
     if (arena.committed != arena.bytes) {
         written = journal_.add(ArenaGrownRecord{raw(arena.id), arena.committed});
@@ -582,7 +582,7 @@ void Arenas::expect_all() {
 
 Result<void> Arenas::write(const Arena& arena, JournalSink& sink) const {
     // The arena before what lies in it.
-    FABRIC_TRY_VOID(sink.add(record_of(arena)));
+    FABRIC_TRY_VOID(sink.add(record_of_arena(arena)));
     if (arena.committed < arena.bytes) {
         FABRIC_TRY_VOID(sink.add(ArenaGrownRecord{raw(arena.id), arena.committed}));
     }

@@ -35,7 +35,7 @@ namespace {
 // Threads of gRPC, of which each watch and each move keeps one.
 constexpr int kThreadsMax = 32;
 constexpr int kBacklog = 64;
-constexpr int kShortMs = 100;  // out of descriptors: until some may have come back
+constexpr int kFullMs = 100;  // out of descriptors: until some may have come back
 
 /// A fresh folder of mode 0700 next to the socket, removed with what is left in it.
 class PrivateFolder {
@@ -107,7 +107,7 @@ void AdminServer::Impl::accept_until_stopped() {
     bool is_short = false;
     for (;;) {
         pollfd waits[] = {{stop.get(), POLLIN, 0}, {is_short ? -1 : listener.get(), POLLIN, 0}};
-        const int ready = ::poll(waits, 2, is_short ? kShortMs : -1);
+        const int ready = ::poll(waits, 2, is_short ? kFullMs : -1);
         if (ready < 0 && errno != EINTR) return;
         // Never read: it was written for the end alone.
         if (waits[0].revents != 0) return;

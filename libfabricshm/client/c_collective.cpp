@@ -25,10 +25,6 @@ static_assert(offsetof(fabricshm_f64_int, index) == 8 && offsetof(fabricshm_i64_
 // What a caller knew that was built before there were flags.
 constexpr std::size_t kCallBeforeFlags = offsetof(fabricshm_call, flags);
 
-bool in_range(int value, int last) noexcept {
-    return value >= 0 && value <= last;
-}
-
 // Values that have no place in the enumerations of Call; everything else Group checks itself.
 int check_enums(const char* function, const fabricshm_call& call) {
     if (!in_range(call.kind, kKindCount - 1)) return refuse("%s: call->kind", function);

@@ -20,6 +20,11 @@ int fail(const Error& error, const char* what, ...) noexcept __attribute__((form
 /// The same for a bad argument: EINVAL, "<function>: <parameter> is ...".
 int refuse(const char* format, ...) noexcept __attribute__((format(printf, 1, 2)));
 
+/// Whether a caller's number is one of an enumeration's, 0 to `last`.
+inline bool in_range(int value, int last) noexcept {
+    return value >= 0 && value <= last;
+}
+
 /// Runs the body of an extern "C" function: the only place that catches. Memory of the process that
 /// ran out and threads that can't be started are errors of the world, everything else is a bug.
 template <typename Body>

@@ -25,10 +25,6 @@ static_assert(static_cast<int>(FABRICSHM_OBSTACLE_NO_LIBRARY) ==
               static_cast<int>(CholeskyObstacle::kNoLibrary));
 static_assert(FABRICSHM_OBSTACLE_NO_LIBRARY == kCholeskyObstacleCount - 1);
 
-bool in_range(int value, int last) noexcept {
-    return value >= 0 && value <= last;
-}
-
 // What has no place in the types of a SymmetricCall; the rest SymmetricReduce checks itself.
 int check(const fabricshm_group* group, const fabricshm_symmetric_call* call,
           const fabricshm_symmetric_report* report) {

@@ -11,14 +11,14 @@ namespace fabricshm {
 namespace {
 
 // Between two attempts while the service is away or begins again.
-constexpr Duration kFirstPause = std::chrono::milliseconds(2);
-constexpr Duration kLongestPause = std::chrono::milliseconds(50);
+constexpr Duration kFirstDataPause = std::chrono::milliseconds(2);
+constexpr Duration kLongestDataPause = std::chrono::milliseconds(50);
 
 // Sleeps, and makes the next pause longer. False: the deadline comes first.
 bool rest(Duration& pause, TimePoint deadline) {
     if (Clock::now() + pause >= deadline) return false;
     std::this_thread::sleep_for(pause);
-    pause = std::min(pause * 2, kLongestPause);
+    pause = std::min(pause * 2, kLongestDataPause);
     return true;
 }
 
@@ -34,7 +34,7 @@ Result<const DataWay*> DataProcess::renew(const DataWay* known, TimePoint deadli
     const Turnstile::Turn turn = renewing_.enter(deadline);
     if (!turn) return Error{Errc::kTimeout, 0, "wait for the data service"};
     if (way() != known) return way();  // another thread did it
-    for (Duration pause = kFirstPause;;) {
+    for (Duration pause = kFirstDataPause;;) {
         auto found = find_way(known, deadline);
         // kBusy: between two states. kNotFound: the arena is not published yet.
         const bool may_come = !found.ok() && (found.error().code == Errc::kDaemon ||
@@ -87,7 +87,7 @@ Result<void> DataProcess::fetch(const DataWay& way, const DataWant& want, TimePo
     constexpr const char* kStep = "fetch";
     const std::string request =
         proto::data_payload(proto::DataFetchRequest{want.file, want.line, proto::kDataOnDemand, 0});
-    for (Duration pause = kFirstPause;;) {
+    for (Duration pause = kFirstDataPause;;) {
         const auto answer = channel_.call(proto::DataType::kFetch, request, kStep, deadline);
         if (!answer.ok() && answer.error().code == Errc::kDaemon) {
             if (!rest(pause, deadline)) return answer.error();

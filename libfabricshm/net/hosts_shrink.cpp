@@ -40,7 +40,7 @@ using Text = std::vector<std::byte>;
 enum Round : int { kSurvivors, kView, kFirstExchange };
 
 // How often a rank that waits for another asks whether its connection is still there.
-constexpr Duration kProbeEvery = std::chrono::milliseconds(50);
+constexpr Duration kAskEvery = std::chrono::milliseconds(50);
 // A text that is there and not the one that is waited for is looked at so often.
 constexpr Duration kLookAgain = std::chrono::milliseconds(1);
 // How long two speakers that know of different survivors wait for the other to learn more.
@@ -244,7 +244,7 @@ Result<void> Shrink::run(Kind kind, const void* input, void* output, Bytes bytes
 // that is silent another rank may have heard already that its cluster has given it up.
 void Shrink::look_around(const std::vector<int>& awaited, TimePoint& probed) {
     const TimePoint now = Clock::now();
-    if (now - probed < kProbeEvery) return;
+    if (now - probed < kAskEvery) return;
     probed = now;
     for (const int peer : awaited) links_.probe(peer);
     outside_.give_up_lost();

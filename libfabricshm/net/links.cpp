@@ -22,7 +22,7 @@ constexpr Bytes kLine = 64;
 constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
 
 // A wait polls so long before it sleeps in the transport: about what a message takes to come.
-constexpr Duration kPolling = std::chrono::microseconds(200);
+constexpr Duration kLinkPolling = std::chrono::microseconds(200);
 constexpr int kSliceMs = 5;
 // While something comes in every turn, only every so many look at the time.
 constexpr int kTurnsPerLook = 64;
@@ -428,7 +428,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
         if (turn < 4) continue;
         const TimePoint now = Clock::now();
         if (since == TimePoint{}) asked = pinged = since = now;
-        if (now - since < kPolling) {
+        if (now - since < kLinkPolling) {
             // The peers of this host may need the processor.
             ::sched_yield();
             continue;

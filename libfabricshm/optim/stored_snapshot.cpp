@@ -22,8 +22,8 @@ namespace fabricshm {
 
 namespace {
 
-constexpr const char* kStep = "read snapshot";
-constexpr Error kCorruptFile{Errc::kCorrupt, 0, kStep};
+constexpr const char* kStoredStep = "read snapshot";
+constexpr Error kCorruptFile{Errc::kCorrupt, 0, kStoredStep};
 constexpr Error kOther{Errc::kMismatch, -1, "restore snapshot"};
 // Small enough that the checksum finds it in the cache.
 constexpr Bytes kReadBytes = kMiB;
@@ -33,7 +33,7 @@ Result<void> read_all(int fd, std::byte* data, Bytes bytes, Bytes offset) {
     while (bytes > 0) {
         const ssize_t got = ::pread(fd, data, bytes, static_cast<off_t>(offset));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return error_of_disk(errno, kStep);
+        if (got < 0) return error_of_disk(errno, kStoredStep);
         if (got == 0) return Error{Errc::kCorrupt, 0, "read snapshot: the file is too short"};
         data += got;
         bytes -= static_cast<Bytes>(got);
@@ -67,7 +67,8 @@ Result<StoredSnapshot::File> StoredSnapshot::read_file(const std::string& path) 
     // Not blocking: a pipe would wait for a writer.
     const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat now {};
-    if (!fd || ::fstat(fd.get(), &now) != 0) return explain_disk(error_of_disk(errno, kStep), path);
+    if (!fd || ::fstat(fd.get(), &now) != 0)
+        return explain_disk(error_of_disk(errno, kStoredStep), path);
     if (!S_ISREG(now.st_mode)) return explain(kCorruptFile, "%s: it is no file", path.c_str());
     const auto bytes = static_cast<Bytes>(now.st_size);
     std::array<unsigned char, 8> start{};
@@ -103,9 +104,9 @@ Result<StoredSnapshot> StoredSnapshot::open(const std::string& path) {
          at.increment(error)) {
         if (at->path().extension() == ".safetensors") paths.push_back(at->path().string());
     }
-    if (error) return explain_disk(error_of_disk(error.value(), kStep), path);
+    if (error) return explain_disk(error_of_disk(error.value(), kStoredStep), path);
     if (paths.empty()) {
-        return explain({Errc::kNotFound, 0, kStep}, "%s: there is no snapshot", path.c_str());
+        return explain({Errc::kNotFound, 0, kStoredStep}, "%s: there is no snapshot", path.c_str());
     }
     std::ranges::sort(paths);
     StoredSnapshot snapshot;
@@ -132,8 +133,9 @@ Result<void> StoredSnapshot::check_stamps() {
             return explain(kCorruptFile, "%s: it is not part of a snapshot", file.path.c_str());
         }
         if (version != kSnapshotVersion) {
-            return explain({Errc::kVersion, 0, kStep}, "%s: format %.20s, this is for format %s",
-                           file.path.c_str(), version.c_str(), kSnapshotVersion);
+            return explain({Errc::kVersion, 0, kStoredStep},
+                           "%s: format %.20s, this is for format %s", file.path.c_str(),
+                           version.c_str(), kSnapshotVersion);
         }
         for (const char* key : {kSnapshotKey, kStepKey, kFilesKey, kOptimiserKey}) {
             if (value_of(file.header, key) == value_of(first, key)) continue;
@@ -204,7 +206,7 @@ Result<void> StoredSnapshot::read(const std::string& name, std::byte* data) cons
     const File& file = files_[place.file];
     const StoredTensor& tensor = file.header.tensors[place.tensor];
     const Fd fd(::open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd) return explain_disk(error_of_disk(errno, kStep), file.path);
+    if (!fd) return explain_disk(error_of_disk(errno, kStoredStep), file.path);
     ::posix_fadvise(fd.get(), static_cast<off_t>(file.data + tensor.begin),
                     static_cast<off_t>(tensor.bytes()), POSIX_FADV_WILLNEED);
     std::uint32_t checksum = 0;

@@ -7,7 +7,7 @@
 namespace fabricshm::torch_backend {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 const std::vector<std::uint8_t> kPresent{1};
 const std::vector<std::uint8_t> kFailed{0};
@@ -17,10 +17,10 @@ std::string round_key(std::uint64_t round, const std::string& who) {
     return "fabricshm/monitored/" + std::to_string(round) + '/' + who;
 }
 
-bool arrives(c10d::Store& store, const std::string& key, Clock::time_point deadline) {
+bool arrives(c10d::Store& store, const std::string& key, SteadyClock::time_point deadline) {
     // Asked first: a store's wait() may cost a round trip and a sleep.
     if (store.check({key})) return true;
-    const auto left = std::chrono::ceil<Milliseconds>(deadline - Clock::now());
+    const auto left = std::chrono::ceil<Milliseconds>(deadline - SteadyClock::now());
     if (left.count() <= 0) return false;
     try {
         store.wait({key}, left);
@@ -49,11 +49,11 @@ void ProcessGroupFabricshm::give_up(std::uint64_t round, Milliseconds limit) {
 // Rank 0: collects the others, reports the outcome to them, raises when one is missing.
 void ProcessGroupFabricshm::wait_for_ranks(std::uint64_t round, Milliseconds limit,
                                            bool wait_all_ranks) {
-    const auto deadline = Clock::now() + limit;
+    const auto deadline = SteadyClock::now() + limit;
     std::vector<int> missing;
     for (int rank = 1; rank < getSize(); ++rank) {
         // The time was used up by ranks before this one: it is not to blame.
-        if (!wait_all_ranks && Clock::now() >= deadline) give_up(round, limit);
+        if (!wait_all_ranks && SteadyClock::now() >= deadline) give_up(round, limit);
         if (arrives(*store_, round_key(round, std::to_string(rank)), deadline)) continue;
         missing.push_back(rank);
         if (!wait_all_ranks) break;
@@ -72,7 +72,7 @@ void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options
 
     store_->set(round_key(round, std::to_string(getRank())), kPresent);
     const std::string outcome = round_key(round, "outcome");
-    const bool heard = arrives(*store_, outcome, Clock::now() + limit);
+    const bool heard = arrives(*store_, outcome, SteadyClock::now() + limit);
     // The first words are those that programs written for gloo expect.
     TORCH_CHECK(heard && store_->get(outcome) == kPresent, "Rank ", getRank(),
                 " successfully reached monitoredBarrier, but received errors while waiting for "

@@ -125,6 +125,28 @@ class Types(Sample):
         self.write("kernels/a.hpp", "namespace f {\nenum class B : std::uint8_t { kOne };\n}  // namespace f\n")
         self.assert_found("f::B is also defined at kernels/a.hpp:2")
 
+    def own(self, path, text):
+        self.write(path, "namespace f {\nnamespace {\n" + text + "\n}  // namespace\n}  // namespace f\n")
+
+    def test_a_constant_that_two_files_of_a_folder_keep_is_found(self):
+        self.own("fabricd/pool/a.cpp", "constexpr int kStep = 1;")
+        self.own("fabricd/pool/b.cpp", "constexpr const char* kStep = \"x\";")
+        self.assert_found("fabricd/pool/b.cpp:3: kStep is also a name of fabricd/pool/a.cpp's own")
+
+    def test_functions_of_the_same_parameters_are_found_and_overloads_are_clean(self):
+        self.own("fabricd/pool/a.cpp", "int find(const A& one, int two) {\n    return 0;\n}")
+        self.own("fabricd/pool/b.cpp", "int find(const A& other) {\n    return 0;\n}")
+        self.assert_clean()
+        self.own("fabricd/pool/c.cpp", "A* find(const A& x, int y = 1) noexcept {\n    return nullptr;\n}")
+        self.assert_found("fabricd/pool/c.cpp:3: find(const A&, int) is also a name of fabricd/pool/a.cpp's own")
+
+    def test_other_folders_and_files_that_are_compiled_alone_may_have_the_name(self):
+        self.own("fabricd/pool/a.cpp", "constexpr int kStep = 1;")
+        self.own("fabricd/server/a.cpp", "constexpr int kStep = 1;")
+        self.own("fabricd/pool/b.cpp", "constexpr int kStep = 1;")
+        self.write("fabricd/pool/CMakeLists.txt", "set_source_files_properties(b.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)\n")
+        self.assert_clean()
+
 
 class Sizes(Sample):
     script = "check_sizes.py"

@@ -14,7 +14,7 @@ namespace fabricd {
 
 namespace {
 
-constexpr double kMiB = 1024 * 1024;
+constexpr double kBytesPerMiB = 1024 * 1024;
 
 bool is_sound(const PoolWindow& pool) {
     if (pool.devices.size() < 2 || pool.most.size() != pool.devices.size()) return false;
@@ -98,7 +98,7 @@ std::optional<Decision> propose_pool_quotas(const PoolWindow& pool, const Contro
     double denied = 0;
     for (const QuotaWindow& device : pool.devices) denied += device.denied;
     char line[96];
-    std::snprintf(line, sizeof line, "%.1f MiB of the pool were refused", denied / kMiB);
+    std::snprintf(line, sizeof line, "%.1f MiB of the pool were refused", denied / kBytesPerMiB);
     decision.reason = line;
     return decision;
 }

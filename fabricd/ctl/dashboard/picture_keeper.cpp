@@ -15,8 +15,8 @@ using std::chrono::steady_clock;
 
 namespace {
 
-constexpr std::uint32_t kDecisions = 50;
-constexpr std::uint32_t kEvents = 100;
+constexpr std::uint32_t kAskedDecisions = 50;
+constexpr std::uint32_t kAskedEvents = 100;
 constexpr std::size_t kManySessions = 2000;
 // Of one picture: more pages than people have open.
 constexpr std::size_t kMaxTexts = 16;
@@ -94,8 +94,8 @@ Result<DashboardPicture> PictureKeeper::fetch(bool all) {
     FABRIC_TRY(Picture shards, client_->fetch(View::kShards, 0));
     got.picture.shards = std::move(shards.shards);
     FABRIC_TRY_VOID(take(client_->vgpus(), got.vgpus));
-    FABRIC_TRY_VOID(take(client_->decisions(0, kDecisions), got.decisions));
-    FABRIC_TRY_VOID(take(client_->events(kEvents), got.events));
+    FABRIC_TRY_VOID(take(client_->decisions(0, kAskedDecisions), got.decisions));
+    FABRIC_TRY_VOID(take(client_->events(kAskedEvents), got.events));
     FABRIC_TRY_VOID(take(client_->hosts(), got.cluster));
     got.is_whole = true;
     return got;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto kBetweenTries = 20ms;
 
-Error error_of(int code, const char* step) {
+Error error_of_answer(int code, const char* step) {
     const Error error{static_cast<Errc>(-code), 0, step};
     return fabricshm::explain(error, "%s", fabricshm_error_text());
 }
@@ -49,7 +49,7 @@ Result<MountEntry> CacheListing::entry(std::size_t index) const {
     fabricshm_data_entry found{};
     found.struct_size = sizeof found;
     const int code = fabricshm_data_set_entry(set_.get(), index, &found);
-    if (code != 0) return error_of(code, "read listing");
+    if (code != 0) return error_of_answer(code, "read listing");
     MountEntry entry;
     entry.name.assign(found.name, found.name_bytes);
     entry.facts.is_folder = (found.flags & FABRICSHM_DATA_FOLDER) != 0;
@@ -75,7 +75,7 @@ Result<MountBytes> CacheListing::read(std::size_t index, Bytes offset, std::span
     fabricshm_data_view view{};
     const int code =
         fabricshm_data_acquire(set_.get(), index, offset, milliseconds_until(deadline), &view);
-    if (code != 0 && code != FABRICSHM_EBUSY) return error_of(code, "read file");
+    if (code != 0 && code != FABRICSHM_EBUSY) return error_of_answer(code, "read file");
     if (code == 0) {
         const std::shared_ptr<const void> hold(view.bytes, [set = set_.get(), view](const void*) {
             fabricshm_data_release(set, &view);
@@ -86,7 +86,7 @@ Result<MountBytes> CacheListing::read(std::size_t index, Bytes offset, std::span
     std::uint64_t got = 0;
     const int copied = fabricshm_data_read(set_.get(), index, offset, room.data(), room.size(),
                                            milliseconds_until(deadline), &got);
-    if (copied != 0) return error_of(copied, "read file");
+    if (copied != 0) return error_of_answer(copied, "read file");
     return MountBytes{room.first(got), nullptr};
 }
 
@@ -109,7 +109,7 @@ Result<std::shared_ptr<fabricshm_data>> CacheSource::data(TimePoint deadline) {
         }
         const bool may_come = code == FABRICSHM_EDAEMON || code == FABRICSHM_ETIMEOUT;
         if (!may_come || Clock::now() + kBetweenTries > deadline)
-            return error_of(code, "open data");
+            return error_of_answer(code, "open data");
         std::this_thread::sleep_for(kBetweenTries);
     }
     return data_;
@@ -143,7 +143,7 @@ Result<std::shared_ptr<const MountListing>> CacheSource::list(const std::string&
     fabricshm_data_set* set = nullptr;
     const int code =
         fabricshm_data_list(opened.get(), whole.c_str(), 0, milliseconds_until(deadline), &set);
-    if (code != 0) return error_of(code, "list folder");
+    if (code != 0) return error_of_answer(code, "list folder");
     return std::shared_ptr<const MountListing>(
         std::make_shared<CacheListing>(std::move(opened), set));
 }

@@ -6,6 +6,7 @@
 
 #include "fabricd/config/data_file.hpp"
 #include "fabricd/data/program/host_check.hpp"
+#include "fabricd/data/program/outcome.hpp"
 #include "fabricd/data/program/serve_command.hpp"
 #include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
@@ -14,8 +15,10 @@
 
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kBadUsage = 2;
+using fabricd::fail;
+using fabricd::kBadUsage;
+using fabricd::kFailed;
+
 constexpr const char* kDefaultFile = "/etc/fabricd/data.toml";
 
 constexpr const char* kMore =
@@ -25,14 +28,9 @@ constexpr const char* kMore =
     "that\n"
     "can't be read, or a spill that can't be used.\n";
 
-int fail(const std::string& text) {
-    std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
-    return kBadUsage;
-}
-
 int check(const std::string& path, bool json) {
     fabricd::DataSpec spec;
-    if (const auto bad = fabricd::read_data_file(path, spec)) return fail(*bad);
+    if (const auto bad = fabricd::read_data_file(path, spec)) return fail(kBadUsage, *bad);
     std::vector<fabricd::SiloCheck> checks;
     for (const auto& silo : spec.silos) checks.push_back(fabricd::check_silo(silo));
     const auto spill = fabricd::check_spill(spec);
@@ -112,7 +110,8 @@ void add_commands(CLI::App& app, Words& words) {
 
 int serve(const Words& words) {
     fabricd::ServeOptions options;
-    if (const auto bad = fabricd::read_data_file(words.file, options.spec)) return fail(*bad);
+    if (const auto bad = fabricd::read_data_file(words.file, options.spec))
+        return fail(kBadUsage, *bad);
     const auto problems = fabricd::check_host(options.spec);
     if (!problems.empty()) {
         std::fputs(fabricd::as_text(problems, words.file).c_str(), stderr);
@@ -148,7 +147,7 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         // --help and --version come as errors without a code.
         if (error.get_exit_code() == 0) return app.exit(error);
-        return fail(error.what() + std::string(" (fabric-data --help)"));
+        return fail(kBadUsage, error.what() + std::string(" (fabric-data --help)"));
     }
     const std::string name = app.get_subcommands().front()->get_name();
     if (name == "check") return check(words.file, words.command.json);

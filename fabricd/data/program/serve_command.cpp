@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "fabricd/data/program/data_link.hpp"
+#include "fabricd/data/program/outcome.hpp"
 #ifdef FABRIC_DATA_PEERS
 #include "fabricd/data/serve/cache_chunks.hpp"
 #endif
@@ -37,8 +38,6 @@ using fabricshm::Session;
 
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kBadConfiguration = 2;
 // Of disks and servers that are at work when the service is to end. SIGALRM ends it then.
 constexpr unsigned kEndSeconds = 15;
 constexpr auto kUploadTime = 8s;
@@ -47,11 +46,6 @@ constexpr std::size_t kSocketPathRoom = sizeof(sockaddr_un::sun_path) - 1;
 // Of the memory a cache keeps an eighth, if its file does not say how much.
 constexpr Bytes kPartKept = 8;
 constexpr auto kLastWord = 1s;
-
-int fail(int code, const std::string& text) {
-    std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
-    return code;
-}
 
 std::string too_long(const std::string& socket) {
     return socket + ": a socket's path has at most " + std::to_string(kSocketPathRoom) +
@@ -265,7 +259,7 @@ int serve(const ServeOptions& options) {
 
     const std::string socket = options.socket.empty() ? default_data_socket() : options.socket;
     // Before anything is made next to it.
-    if (socket.size() > kSocketPathRoom) return fail(kBadConfiguration, too_long(socket));
+    if (socket.size() > kSocketPathRoom) return fail(kBadUsage, too_long(socket));
     if (const auto made = make_directory(folder_of(socket), 0700); !made.ok()) {
         return fail(kFailed, explanation_of(made.error()));
     }
@@ -286,18 +280,17 @@ int serve(const ServeOptions& options) {
     CacheArena memory(published->arena);
     DataService::Options made = options_of(options.spec, socket, *published);
     if (const auto peers = ask_peers(options.spec.peers, made); !peers.ok()) {
-        return fail(kBadConfiguration, explanation_of(peers.error()));
+        return fail(kBadUsage, explanation_of(peers.error()));
     }
     auto service = DataService::start(std::move(made), memory, *loop);
     if (!service.ok()) {
         const Errc code = service.error().code;
         const bool is_configuration = code == Errc::kInvalid || code == Errc::kUnsupported;
-        return fail(is_configuration ? kBadConfiguration : kFailed,
-                    explanation_of(service.error()));
+        return fail(is_configuration ? kBadUsage : kFailed, explanation_of(service.error()));
     }
     Company company;
     const auto joined = company.start(options.spec, socket, **service, *loop);
-    if (!joined.ok()) return fail(kBadConfiguration, explanation_of(joined.error()));
+    if (!joined.ok()) return fail(kBadUsage, explanation_of(joined.error()));
     signals->start({[&](int, SignalThread::Sender) {
                         is_asked_to_end.store(true, std::memory_order_relaxed);  // see may_end()
                         static_cast<void>(loop->post([] {}));

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "fabricd/data/program/data_link.hpp"
+#include "fabricd/data/program/outcome.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricd {
@@ -20,14 +21,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kFailed = 1;
-constexpr int kBadUsage = 2;
 constexpr auto kLook = 100ms;
-
-int fail(int code, const std::string& text) {
-    std::fprintf(stderr, "fabric-data: %s\n", text.c_str());
-    return code;
-}
 
 int print(const std::string& text) {
     std::fputs(text.c_str(), stdout);

@@ -13,7 +13,7 @@ using fabricshm::explain;
 namespace {
 
 constexpr std::string_view kTemporary = ".fabric-write-";
-constexpr std::size_t kDigits = 16;
+constexpr std::size_t kNameDigits = 16;
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Error error_of_no_folder(const std::string& shown, const char* step) {
 }
 
 std::string token_text(std::uint64_t token) {
-    char text[kDigits + 1];
+    char text[kNameDigits + 1];
     std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(token));
     return text;
 }
@@ -45,7 +45,8 @@ std::string temporary_name(std::uint64_t token) {
 }
 
 bool is_temporary_name(std::string_view name) noexcept {
-    if (!name.starts_with(kTemporary) || name.size() != kTemporary.size() + kDigits) return false;
+    if (!name.starts_with(kTemporary) || name.size() != kTemporary.size() + kNameDigits)
+        return false;
     name.remove_prefix(kTemporary.size());
     return std::all_of(name.begin(), name.end(), [](char letter) {
         return (letter >= '0' && letter <= '9') || (letter >= 'a' && letter <= 'f');

@@ -19,7 +19,7 @@ enum class VersionKind : std::uint8_t {
 };
 
 constexpr std::size_t kTextBytes = sizeof(FileVersion::words) - 2;
-constexpr std::size_t kDigits = 32;
+constexpr std::size_t kTagDigits = 32;
 // Seconds: of one clock the next would do, but files and answers may have two.
 constexpr std::int64_t kSettled = 2;
 constexpr std::int64_t kSettledByOwnClock = 60;
@@ -56,11 +56,12 @@ std::string digest_text(const FileVersion& version) {
 std::optional<FileVersion> digest_version(std::string_view etag) {
     FileVersion version;
     version.words[0] = static_cast<std::uint64_t>(VersionKind::kDigest);
-    if (etag.size() < kDigits || !parse_digits(etag.substr(0, 16), version.words[1], 16) ||
+    if (etag.size() < kTagDigits || !parse_digits(etag.substr(0, 16), version.words[1], 16) ||
         !parse_digits(etag.substr(16, 16), version.words[2], 16)) {
         return std::nullopt;
     }
-    if (etag.size() > kDigits + 1) parse_digits(etag.substr(kDigits + 1), version.words[3], 10);
+    if (etag.size() > kTagDigits + 1)
+        parse_digits(etag.substr(kTagDigits + 1), version.words[3], 10);
     // Capital letters, other signs and zeros in front would not come back as they were.
     if (digest_text(version) != etag) return std::nullopt;
     return version;
