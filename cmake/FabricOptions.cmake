@@ -26,6 +26,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
     # g++ 12 sees overlaps in `"text" + std::to_string(n)` that are not there (GCC bug 105651).
     target_compile_options(fabric_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
 endif()
+if(CMAKE_UNITY_BUILD)
+    # A file's own types are in an included file there; g++ takes that for a header which others include, too.
+    target_compile_options(fabric_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+endif()
 target_link_libraries(fabric_options INTERFACE Threads::Threads)
 if(FABRIC_WERROR)
     target_compile_options(fabric_options INTERFACE -Werror)

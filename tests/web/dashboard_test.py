@@ -88,8 +88,8 @@ class DashboardTest(unittest.TestCase):
         groups = [[g["name"], str(g["arena_id"]), str(g["joined"]), str(g["epoch"]), g["state"], "-"]
                   for g in self.daemon.ask("groups")["groups"]]
         wait_for(lambda: self.browser.table("groups") == groups, f"groups {groups}")
-        rows = wait_for(lambda: [row for row in self.browser.table("training") if row[0] == "numbers"],
-                        "training of the job")
+        rows = wait_for(lambda: [row for row in self.browser.table("training") if row[0] == "numbers" and row[4] == "3"],
+                        "training of the job, with its three steps")
         training = next(t for t in self.daemon.ask("top", "--count", "1")["telemetry"]["training"] if t["label"] == "numbers")
         self.assertEqual(rows[0][1], "0/1")
         self.assertEqual(rows[0][2], str(training["session"]))
