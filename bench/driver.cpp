@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -357,6 +360,26 @@ int serve(Contender& contender, const std::string& control, const std::string& n
         }
     }
     return 0;
+}
+
+int run_ranks(int world, const std::function<int(int rank)>& body) {
+    int rank = 0;
+    const pid_t first = getpid();
+    for (int child = 1; child < world && rank == 0; ++child) {
+        const pid_t forked = fork();
+        // One rank too few would leave the others in their first barrier for ever.
+        if (forked < 0) die("cannot fork the ranks");
+        if (forked == 0) rank = child;
+    }
+    // Should the first rank die, nothing else ends the others.
+    if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // It may have died before that line, and then no signal comes.
+    if (rank != 0 && getppid() != first) return 1;
+    const int result = body(rank);
+    // The others end by the end of their own pipes.
+    while (rank == 0 && wait(nullptr) > 0) {
+    }
+    return result;
 }
 
 void die(const std::string& what) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,11 @@ class Contender {
 /// Serves turns until a line says to quit. `control` is the folder with the pipes; `name` the
 /// prefix.
 int serve(Contender& contender, const std::string& control, const std::string& name);
+
+/// Makes `world` processes of this one by fork(), which call body(rank) at the same time, this one
+/// with rank 0: before it has threads or a device. Returns what the body did, for rank 0 when all
+/// others have ended. The death of rank 0 ends them.
+int run_ranks(int world, const std::function<int(int rank)>& body);
 
 /// Prints one line and ends the process: a benchmark has nothing to recover.
 [[noreturn]] void die(const std::string& what);

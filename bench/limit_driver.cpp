@@ -19,13 +19,9 @@
 
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <new>
 
 #include "bench/driver.hpp"
@@ -421,25 +417,11 @@ int main(int argc, char** argv) {
     shared.barrier = new (map_shared(sizeof(Barrier))) Barrier;
     shared.area =
         static_cast<char*>(map_shared(shared.stride * static_cast<std::size_t>(world + 1)));
-    int rank = 0;
-    const pid_t first = getpid();
-    for (int child = 1; child < world && rank == 0; ++child) {
-        const pid_t forked = fork();
-        // One rank too few would leave the others in their first barrier for ever.
-        if (forked < 0) bench::die("cannot fork the ranks");
-        if (forked == 0) rank = child;
-    }
-    // Should the first rank die, nothing else ends the others.
-    if (rank != 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // It may have died before that line, and then no signal comes.
-    if (rank != 0 && getppid() != first) return 1;
-    // A limit does not wander: with two ranks on one core it would be none.
-    bench::pin_to_core(rank);
-    LimitContender contender(shared, rank, world);
-    const int result =
-        bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));
-    // The others end by the end of their own pipes.
-    while (rank == 0 && wait(nullptr) > 0) {
-    }
-    return result;
+    return bench::run_ranks(world, [&](int rank) {
+        // A limit does not wander: with two ranks on one core it would be none.
+        bench::pin_to_core(rank);
+        LimitContender contender(shared, rank, world);
+        return bench::serve(contender, option(argc, argv, "--control"),
+                            option(argc, argv, "--name"));
+    });
 }

@@ -3,11 +3,7 @@
 // with a group block in it as the daemon would have made it.
 
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -146,23 +142,9 @@ int main(int argc, char** argv) {
     const int world = std::stoi(option(argc, argv, "--world"));
     if (world < 2 || world > kMaxWorld) bench::die("--world is 2 to 64");
     const Arena arena(world, std::stoull(option(argc, argv, "--area-bytes")));
-    int rank = 0;
-    const pid_t first = ::getpid();
-    for (int child = 1; child < world && rank == 0; ++child) {
-        const pid_t forked = ::fork();
-        if (forked < 0) bench::die("cannot fork the ranks");
-        if (forked == 0) rank = child;
-    }
-    // Should the first rank die, nothing else ends the others; and it may have died already.
-    if (rank != 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (rank != 0 && ::getppid() != first) return 1;
-    int result = 0;
-    {
+    return bench::run_ranks(world, [&](int rank) {
         GroupContender contender(arena, rank, world);
-        result =
-            bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));
-    }
-    while (rank == 0 && ::wait(nullptr) > 0) {
-    }
-    return result;
+        return bench::serve(contender, option(argc, argv, "--control"),
+                            option(argc, argv, "--name"));
+    });
 }

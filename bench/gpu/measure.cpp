@@ -80,7 +80,7 @@ void measure_pool(Bench& bench) {
     const auto at = [](device::Address address) { return reinterpret_cast<void*>(address); };
     const auto pool = bench.arena->base() + (bench.pool - bench.arena->host());
     for (const bool reads : {true, false}) {
-        const device::CopyArgs args{reads ? pool : own, reads ? own : pool, kMoved};
+        const device::CopyArgs args{reads ? pool : own, reads ? own : pool, kMoved, {}};
         const double ours =
             median_us(bench.stream, [&] { bench.launch(gpu::Kernel::kCopy, &args); });
         const double peer = median_us(bench.stream, [&] {

@@ -2,11 +2,6 @@
 // bench/harness, forked from one process before any of them starts CUDA. Buffers are in the memory
 // that the ranks share (arena) or on the rank's device (heap).
 
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -112,23 +107,9 @@ int main(int argc, char** argv) {
     if (world < 2 || world > SharedArena::kMaxWorld) bench::die("--world is 2 to 4");
     SharedArena arena;
     arena.format(world);
-    int rank = 0;
-    const pid_t first = ::getpid();
-    for (int child = 1; child < world && rank == 0; ++child) {
-        const pid_t forked = ::fork();
-        if (forked < 0) bench::die("cannot fork the ranks");
-        if (forked == 0) rank = child;
-    }
-    // Should the first rank die, nothing else ends the others; and it may have died already.
-    if (rank != 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (rank != 0 && ::getppid() != first) return 1;
-    int result = 0;
-    {
+    return bench::run_ranks(world, [&](int rank) {
         StreamContender contender(arena, rank, world);
-        result =
-            bench::serve(contender, option(argc, argv, "--control"), option(argc, argv, "--name"));
-    }
-    while (rank == 0 && ::wait(nullptr) > 0) {
-    }
-    return result;
+        return bench::serve(contender, option(argc, argv, "--control"),
+                            option(argc, argv, "--name"));
+    });
 }

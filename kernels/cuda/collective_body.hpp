@@ -43,7 +43,7 @@ constexpr Call call_of(const CollectiveArgs& args) {
     }
     const bool reduces =
         args.kind == CollectiveKind::kAllReduce || args.kind == CollectiveKind::kReduceScatter;
-    call.element_bytes = reduces ? alignment_of(args.type) : 1;
+    call.element_bytes = call.output_element_bytes = reduces ? alignment_of(args.type) : 1;
     call.only_input_of = args.kind == CollectiveKind::kBroadcast ? args.root : -1;
     if (args.kind != CollectiveKind::kBarrier) call.input_bytes = bytes;
     if (args.kind == CollectiveKind::kReduceScatter) {

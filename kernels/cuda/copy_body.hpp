@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "kernels/cuda/gate_body.hpp"
 #include "kernels/cuda/span_body.hpp"
 
 namespace kernels::cuda {
@@ -58,7 +59,16 @@ constexpr void copy_span(Grid& grid, Address to, Address from, std::uint64_t byt
 
 template <class Grid>
 constexpr void copy_body(Grid& grid, const CopyArgs& args) {
-    copy_span(grid, args.destination, args.source, args.bytes, worker_of_grid(grid));
+    const Gate& gate = args.gate;
+    if (gate.grid == 0) {
+        copy_span(grid, args.destination, args.source, args.bytes, worker_of_grid(grid));
+        return;
+    }
+    const Opened opened = begin_grid(grid, gate.grid, [&] { return pass_gate(grid, gate.status); });
+    if (opened.works) {
+        copy_span(grid, args.destination, args.source, args.bytes, opened.worker);
+    }
+    end_grid(grid, gate, [] {});
 }
 
 }  // namespace kernels::cuda

@@ -40,6 +40,7 @@ class DeviceGrid {
     __device__ void store_release32(Address to, std::uint32_t value) const {
         asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
     }
+    __device__ void fence() const { asm volatile("fence.sc.sys;" ::: "memory"); }
     __device__ std::uint32_t fetch_add32(Address at, std::uint32_t value) const {
         std::uint32_t before;
         asm volatile("atom.acq_rel.sys.global.add.u32 %0, [%1], %2;"

@@ -5,16 +5,15 @@
 // the rank, waits for the peers, checks what they show and opens the operation for the other blocks
 // (GridWords::go). The last block that is done ends it. No block waits for one that has not
 // started, but for the leader, which is the first; so a grid needs no more than one resident block.
+// Before all that it passes the gate (gate_body.hpp).
 
 #pragma once
 
+#include "kernels/cuda/gate_body.hpp"
 #include "kernels/cuda/reduce_body.hpp"
 #include "kernels/cuda/span_body.hpp"
 
 namespace kernels::cuda {
-
-// Member addresses: the words are reached by address, never through a pointer to the struct.
-#define FABRIC_MEMBER(base, type, member) ((base) + offsetof(type, member))
 
 constexpr Address rank_words(const GroupArgs& group, int rank) {
     return group.block + sizeof(DeviceGroupHeader) +
@@ -45,11 +44,12 @@ constexpr bool has_stepped(std::uint64_t seen, std::uint64_t turn, std::uint64_t
 
 /// What an operation needs of every rank, beyond the words.
 struct Call {
-    std::uint64_t signature;      // of all that ranks have to call alike; never 0
-    std::uint64_t element_bytes;  // what places have to be aligned to
-    std::uint64_t input_bytes;    // that each rank has to show; 0: inputs are not read by peers
-    std::uint64_t output_bytes;   // likewise of what peers write
-    int only_input_of;            // -1: of all ranks
+    std::uint64_t signature;             // of all that ranks have to call alike; never 0
+    std::uint64_t element_bytes;         // what places of inputs have to be aligned to
+    std::uint64_t output_element_bytes;  // and those of outputs
+    std::uint64_t input_bytes;   // that each rank has to show; 0: inputs are not read by peers
+    std::uint64_t output_bytes;  // likewise of what peers write
+    int only_input_of;           // -1: of all ranks
     // What this rank takes of inputs with a part for each rank: its own part of so many bytes; 0:
     // inputs have no parts.
     std::uint64_t part_bytes;
@@ -166,7 +166,12 @@ class Part {
     // Release: what this grid stored in the peers' buffers, and its loads from them, come before.
     constexpr void end(std::uint64_t turn) { grid_.store_release(word(group_.rank, kDone), turn); }
 
-    constexpr void fail(Report report) { grid_.store_release(word(group_.rank, kFailure), report); }
+    // A peer that comes later does not find that this rank has arrived: its memory may be
+    // another's.
+    constexpr void fail(Report report) {
+        grid_.store_release(word(group_.rank, kFailure), report);
+        grid_.store_release(word(group_.rank, kArrived), 0);
+    }
 
   private:
     static constexpr std::uint64_t kArrived = offsetof(DeviceRankWords, arrived);
@@ -222,12 +227,23 @@ class Part {
         looked_at_ = looked_at_ + 1 < group_.world ? looked_at_ + 1 : 0;
         for (const int rank : {awaited, looked_at_}) {
             if (rank == group_.rank) continue;
-            if (grid_.load_acquire(word(rank, kFailure)) != 0) {
-                return make_report(Outcome::kPeerFailed, rank);
-            }
+            const Report failure = grid_.load_acquire(word(rank, kFailure));
+            if (failure != 0) return heard_of(failure, rank);
         }
         const bool late = grid_.now_ns() - start_ >= group_.timeout_ns;
         return late ? make_report(Outcome::kTimeout, awaited) : 0;
+    }
+
+    // What the failure of a peer means here. That a rank did not come, has ended the group or left
+    // is the same for all, which then name that one; what is between two ranks is said of the one
+    // that found it. The failure is another process's word.
+    constexpr Report heard_of(Report failure, int peer) const {
+        const Outcome outcome = outcome_of(failure);
+        const int about = rank_of(failure);
+        const bool is_for_all = outcome == Outcome::kTimeout || outcome == Outcome::kAborted ||
+                                outcome == Outcome::kPeerFailed || outcome == Outcome::kLeft;
+        const bool is_other = about >= 0 && about < group_.world && about != group_.rank;
+        return is_for_all && is_other ? failure : make_report(Outcome::kPeerFailed, peer);
     }
 
     Grid& grid_;
@@ -272,7 +288,8 @@ constexpr Report look_up(Grid& grid, const GroupArgs& group, Part<Grid>& part, c
             }
             Resolved out = {Outcome::kOk, 0};
             if (call.output_bytes != 0) {
-                out = resolve(group, rank, shown.output, call.output_bytes, call.element_bytes);
+                out = resolve(group, rank, shown.output, call.output_bytes,
+                              call.output_element_bytes);
             }
             if (in.outcome != Outcome::kOk) return make_report(in.outcome, rank);
             if (out.outcome != Outcome::kOk) return make_report(out.outcome, rank);
@@ -287,12 +304,9 @@ constexpr Report look_up(Grid& grid, const GroupArgs& group, Part<Grid>& part, c
 
 }  // namespace detail
 
-/// What a block does for an operation once it is open.
-struct Opened {
-    bool works;           // false: the operation has failed
-    Worker worker;        // of all of the grid
-    std::uint64_t block;  // this one's number: the order in which they started
-};
+constexpr Gate gate_of(const GroupArgs& group) {
+    return {group.grid, group.status, group.counts};
+}
 
 /// Called by all threads of all blocks, first. The leader's first thread arrives and waits;
 /// `prepare(part, turn)` may then look at what the ranks show and returns a Report: 0 opens the
@@ -300,40 +314,24 @@ struct Opened {
 template <class Grid, class Prepare>
 constexpr Opened open_operation(Grid& grid, const GroupArgs& group, const Call& call,
                                 Prepare prepare) {
-    if (grid.thread() == 0) {
-        const std::uint32_t ticket =
-            grid.fetch_add32(FABRIC_MEMBER(group.grid, GridWords, tickets), 1);
-        const Address go = FABRIC_MEMBER(group.grid, GridWords, go);
-        if (ticket == 0) {
-            detail::Part<Grid> part(grid, group);
-            std::uint64_t turn = 0;
-            Report report = part.open(turn);
-            if (report == 0) {
-                part.arrive(turn, call);
-                report = part.await_arrivals(turn);
-            }
-            if (report == 0) report = detail::look_up(grid, group, part, call, turn);
-            if (report == 0) report = prepare(part, turn);
-            grid.store(FABRIC_MEMBER(group.grid, GridWords, turn), turn);
-            grid.store(FABRIC_MEMBER(group.grid, GridWords, report), report);
-            // Release, and the others acquire: they see the table, and, since order passes on, what
-            // the peers wrote before they arrived.
-            grid.store_release32(go, report == 0 ? 1 : 2);
-        }
-        std::uint32_t seen = grid.load_acquire32(go);
-        for (unsigned turn = 0; seen == 0; ++turn) {
-            // The leader runs, and its waits end by the deadline.
-            grid.pause(turn);
-            seen = grid.load_acquire32(go);
-        }
-        grid.shared(0) = ticket;
-        grid.shared(1) = seen;
-    }
-    grid.sync_block();
-    return {grid.shared(1) == 1,
-            {grid.shared(0) * grid.threads() + grid.thread(),
-             std::uint64_t{grid.blocks()} * grid.threads()},
-            grid.shared(0)};
+    const auto open = [&](std::uint64_t& turn) -> Report {
+        // Before the first access to the block, which may be gone.
+        if (!pass_gate(grid, group.status)) return make_report(Outcome::kLeft, group.rank);
+        detail::Part<Grid> part(grid, group);
+        Report report = part.open(turn);
+        if (report != 0) return report;
+        part.arrive(turn, call);
+        report = part.await_arrivals(turn);
+        if (report == 0) report = detail::look_up(grid, group, part, call, turn);
+        return report == 0 ? prepare(part, turn) : report;
+    };
+    return begin_grid(grid, group.grid, [&] {
+        std::uint64_t turn = 0;
+        const Report report = open(turn);
+        grid.store(FABRIC_MEMBER(group.grid, GridWords, turn), turn);
+        grid.store(FABRIC_MEMBER(group.grid, GridWords, report), report);
+        return report == 0;
+    });
 }
 
 /// By the first thread of a block that cannot go on, before close_operation(): the first such
@@ -351,35 +349,29 @@ constexpr void give_up(Grid& grid, const GroupArgs& group, Report report) {
 /// leaves the grid's words as they were.
 template <class Grid>
 constexpr void close_operation(Grid& grid, const GroupArgs& group) {
-    // Orders the accesses of all threads of the block before what its first thread does next.
-    grid.sync_block();
-    if (grid.thread() != 0) return;
-    // Acquire and release: the last block has seen all others' accesses.
-    const std::uint32_t before =
-        grid.fetch_add32(FABRIC_MEMBER(group.grid, GridWords, finished), 1);
-    if (before + 1 != grid.blocks()) return;
-    const auto turn = grid.template load<std::uint64_t>(FABRIC_MEMBER(group.grid, GridWords, turn));
-    auto report = grid.template load<Report>(FABRIC_MEMBER(group.grid, GridWords, report));
-    detail::Part<Grid> part(grid, group);
-    if (report == 0) {
-        part.end(turn);
-        report = part.await_ends(turn);
-    }
-    // Without a block of this epoch there is no word to write to; a group that was broken says so.
-    const bool says = outcome_of(report) != Outcome::kBadEpoch &&
-                      outcome_of(report) != Outcome::kBroken && report != 0;
-    if (says) part.fail(report);
-    const Address first = FABRIC_MEMBER(group.status, StatusWords, report);
-    if (report != 0 && grid.load_acquire(first) == 0) grid.store_release(first, report);
-    if (report == 0) {
-        const Address ended = FABRIC_MEMBER(group.status, StatusWords, operations);
-        grid.store_release(ended, grid.load_acquire(ended) + 1);
-    }
-    grid.store_release(FABRIC_MEMBER(group.status, StatusWords, turn), turn);
-    grid.store(FABRIC_MEMBER(group.grid, GridWords, tickets), std::uint32_t{0});
-    grid.store(FABRIC_MEMBER(group.grid, GridWords, finished), std::uint32_t{0});
-    grid.store(FABRIC_MEMBER(group.grid, GridWords, lead), std::uint32_t{0});
-    grid.store(FABRIC_MEMBER(group.grid, GridWords, go), std::uint32_t{0});
+    end_grid(grid, gate_of(group), [&] {
+        const auto turn =
+            grid.template load<std::uint64_t>(FABRIC_MEMBER(group.grid, GridWords, turn));
+        auto report = grid.template load<Report>(FABRIC_MEMBER(group.grid, GridWords, report));
+        detail::Part<Grid> part(grid, group);
+        if (report == 0) {
+            part.end(turn);
+            report = part.await_ends(turn);
+        }
+        // Without a block of this epoch there is no word to write to, nor behind a closed gate; a
+        // group that was broken says so.
+        const bool says = report != 0 && outcome_of(report) != Outcome::kBadEpoch &&
+                          outcome_of(report) != Outcome::kBroken &&
+                          report != make_report(Outcome::kLeft, group.rank);
+        if (says) part.fail(report);
+        const Address first = FABRIC_MEMBER(group.status, StatusWords, report);
+        if (report != 0 && grid.load_acquire(first) == 0) grid.store_release(first, report);
+        if (report == 0) {
+            const Address ended = FABRIC_MEMBER(group.status, StatusWords, operations);
+            grid.store_release(ended, grid.load_acquire(ended) + 1);
+        }
+        grid.store_release(FABRIC_MEMBER(group.status, StatusWords, turn), turn);
+    });
 }
 
 }  // namespace kernels::cuda

@@ -45,6 +45,7 @@ class HostGrid {
     std::uint32_t fetch_add32(Address at, std::uint32_t value) const {
         return word<std::uint32_t>(at).fetch_add(value, std::memory_order_acq_rel);
     }
+    void fence() const { std::atomic_thread_fence(std::memory_order_seq_cst); }
     template <class T>
     T load(Address from) const {
         T value;

@@ -53,10 +53,20 @@ inline constexpr int kMaxRanks = 32;
 
 // --- local kernels: they wait for nothing --------------------------------------------------------
 
+/// Where a kernel asks whether it may begin, and says that it is at work (gate_body.hpp).
+struct Gate {
+    Address grid;    // GridWords; 0: no gate, the caller knows when the kernel runs
+    Address status;  // StatusWords
+    // 1: of those that StatusWords::ended counts. Not what is captured, which runs as often as its
+    // graph is launched.
+    std::uint64_t counts;
+};
+
 struct CopyArgs {
     Address source;
     Address destination;  // any alignment; 16-byte accesses where both are equally aligned
     std::uint64_t bytes;
+    Gate gate;
 };
 
 /// kernels::ReduceJob with addresses; the bits are the same.
@@ -151,6 +161,7 @@ enum class Outcome : std::uint32_t {
     kPeerFailed = 6,   // the rank ended an operation of this epoch with a failure of its own
     kBroken = 7,       // this rank did so before: its group takes no more operations
     kBadEpoch = 8,     // the block has another epoch, or is none
+    kLeft = 9,         // the rank has left the group, and its kernels do nothing any more
 };
 
 /// An Outcome in the lower half, and in the upper the rank that it is about.
@@ -197,7 +208,8 @@ struct Window {
 };
 
 /// In device memory, zeroed once by the host, one for each stream of a group (operations of one
-/// group are one after the other on all ranks, so one does). Its kernels leave it zeroed.
+/// group are one after the other on all ranks, so one does). Its kernels leave it zeroed. It is
+/// never given back, since a graph may be launched at any time.
 struct alignas(128) GridWords {
     std::uint32_t tickets;   // blocks that have started
     std::uint32_t finished;  // blocks that have done their part
@@ -211,13 +223,16 @@ struct alignas(128) GridWords {
     Address outputs[kMaxRanks];  // 0: private
 };
 
-/// Host-visible (registered or pinned) memory, one for each stream of a group. Written by the
-/// kernel's last block: `turn` last, with release.
+/// Host-visible (registered or pinned) memory, one for each stream of a group, never given back
+/// either. Written by the kernels but for `closed`.
 struct alignas(64) StatusWords {
     // The first failure, for good (the host clears it when it makes a group of a new epoch).
     Report report;
     std::uint64_t turn;        // the last operation that ended, well or not
     std::uint64_t operations;  // that ended well
+    std::uint64_t ended;       // kernels that have ended, of those that count (Gate)
+    std::uint64_t busy;        // not 0: a kernel may touch memory of the group
+    std::uint64_t closed;      // by the host, for good, not 0: kernels that begin do nothing
 };
 
 struct GroupArgs {
@@ -230,7 +245,7 @@ struct GroupArgs {
     std::int32_t rank;
     std::int32_t world;
     std::uint32_t epoch;
-    std::uint32_t zero_;
+    std::uint32_t counts;      // as Gate::counts
     Window pool;               // the arena
     Window device[kMaxRanks];  // what each rank has exported
 };
@@ -263,7 +278,7 @@ struct CollectiveArgs {
 /// all ranks have. With a group (world > 1): the gradients are the ranks' shown inputs, in the
 /// order of ranks, and the new parameters go to all ranks' shown outputs; each rank owns its own
 /// elements. Without one (world 1, group.block 0): `gradients` are read and `publish` is written,
-/// no waiting.
+/// no waiting; the group's grid and status are as of a Gate.
 struct StepArgs {
     GroupArgs group;
     Rule rule;

@@ -10,7 +10,8 @@ namespace kernels::cuda {
 
 extern "C" __global__ void __launch_bounds__(kBlockThreads)
     fabric_copy(const __grid_constant__ CopyArgs args) {
-    DeviceGrid grid(nullptr);
+    __shared__ std::uint64_t shared[kSharedWords];
+    DeviceGrid grid(shared);
     copy_body(grid, args);
 }
 

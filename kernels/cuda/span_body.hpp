@@ -12,6 +12,8 @@
 //   std::uint32_t load_acquire32(Address) / void store_release32(Address, value)
 //   std::uint32_t fetch_add32(Address, value)     acquire and release; device memory only
 //                                      all of them for the whole system, not only for the device
+//   void fence()                       what this thread stored before comes before what it loads
+//                                      after, in the one order of all fences of the system
 //   T load<T>(Address) / void store<T>(Address, const T&)     plain, aligned to T
 //   std::uint64_t now_ns()             a clock that only rises
 //   void pause(unsigned turn)          between polls

@@ -172,7 +172,8 @@ constexpr Call call_of(const StepArgs& args) {
     }
     call.element_bytes = args.gradient_type == DType::kF32 ? 4 : 2;
     call.input_bytes = args.total * call.element_bytes;
-    call.output_bytes = args.total * (args.publish_type == DType::kF32 ? 4 : 2);
+    call.output_element_bytes = args.publish_type == DType::kF32 ? 4 : 2;
+    call.output_bytes = args.total * call.output_element_bytes;
     call.only_input_of = -1;
     call.input = args.gradients[args.group.rank];
     call.output = args.publish;
@@ -188,10 +189,16 @@ constexpr Call call_of(const StepArgs& args) {
 template <class Grid>
 constexpr void step_body(Grid& grid, const StepArgs& args) {
     const GroupArgs& group = args.group;
-    if (group.block == 0) {
+    const auto step_alone = [&](Worker worker) {
         detail::step_span(grid, args, args.gradients, args.gradient_count, &args.publish,
-                          args.publish != 0 ? 1 : 0, worker_of_grid(grid));
-        return;
+                          args.publish != 0 ? 1 : 0, worker);
+    };
+    if (group.block == 0 && group.grid == 0) return step_alone(worker_of_grid(grid));
+    if (group.block == 0) {
+        const Opened alone =
+            begin_grid(grid, group.grid, [&] { return pass_gate(grid, group.status); });
+        if (alone.works) step_alone(alone.worker);
+        return end_grid(grid, gate_of(group), [] {});
     }
     const Opened opened = open_operation(grid, group, detail::call_of(args),
                                          [](auto&, std::uint64_t) -> Report { return 0; });

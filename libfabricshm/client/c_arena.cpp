@@ -4,6 +4,7 @@
 
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/cuda_seat.hpp"
 #include "libfabricshm/client/handles.hpp"
 
 namespace fabricshm {
@@ -52,7 +53,7 @@ void drop_arena(fabricshm_session& session, fabricshm_arena* handle) noexcept {
     // Under `opening`, so that no other thread opens it in between.
     const bool last = std::none_of(session.arenas.begin(), session.arenas.end(),
                                    [&](auto* other) { return other->arena == handle->arena; });
-    if (last) handle->arena->close();
+    if (last && !has_stuck_kernel(*session.session)) handle->arena->close();
     delete handle;
 }
 

@@ -265,7 +265,8 @@ int fabricshm_cuda_leave(fabricshm_group* group) {
         }
         return code_on_stream(
             function, *group,
-            CudaSeat::leave(std::move(group->on_device), group->local(), usual_deadline(*group)));
+            CudaSeat::leave(std::move(group->on_device), group->local(),
+                            timeout_of(group->arena->session(), FABRICSHM_TIMEOUT_DEFAULT)));
     });
 }
 

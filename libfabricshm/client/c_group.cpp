@@ -2,6 +2,7 @@
 
 #include "libfabricshm/base/fault_point.hpp"
 #include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/cuda_seat.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/collective/long_wait.hpp"
 #include "libfabricshm/proto/codec.hpp"
@@ -88,6 +89,14 @@ int check_join(const fabricshm_arena* arena, const char* name, int rank, int wor
 int check_own(const fabricshm_group& group) {
     if (!group.arena->session().is_foreign()) return FABRICSHM_OK;
     return fail({Errc::kClosed, 0, ""}, "group '%s'", group.name.c_str());
+}
+
+// What is on streams is ended, not waited for, as what was started in the group of the host.
+int end_on_device(fabricshm_group& group) {
+    if (group.on_device == nullptr) return FABRICSHM_OK;
+    const auto ended = group.on_device->finish(Duration::zero());
+    if (!group.on_device->group->is_stuck()) return FABRICSHM_OK;
+    return fail(ended.error(), "group '%s'", group.name.c_str());
 }
 
 }  // namespace
@@ -205,6 +214,7 @@ int fabricshm_group_shrink(fabricshm_group* group, int64_t timeout_ms,
         if (group->hosts != nullptr) return shrink_hosts(*group, timeout_ms, survivors);
         // The daemon gives the memory of the dead away once all survivors have asked: from here on
         // this rank must not store into it.
+        if (const int code = end_on_device(*group); code != FABRICSHM_OK) return code;
         group->group->retire();
         FAULT_POINT("shrink.retired");
         auto handle = std::make_unique<fabricshm_group>();
@@ -229,6 +239,7 @@ int fabricshm_group_quiesce(fabricshm_group* group, int64_t timeout_ms) {
         if (const int code = check_timeout("fabricshm_group_quiesce", timeout_ms); code != 0) {
             return code;
         }
+        if (const int code = end_on_device(*group); code != FABRICSHM_OK) return code;
         // What comes over the network lands in the group's own memory, not in the caller's.
         if (group->hosts != nullptr) group->hosts->retire();
         const auto quiet = group->local().quiesce(deadline_of(group->arena->session(), timeout_ms));

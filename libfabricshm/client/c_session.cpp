@@ -6,7 +6,9 @@
 #include <cstring>
 #include <new>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/client/c_error.hpp"
+#include "libfabricshm/client/cuda_seat.hpp"
 #include "libfabricshm/client/handles.hpp"
 #include "libfabricshm/client/socket_path.hpp"
 #include "libfabricshm/os/identity.hpp"
@@ -156,6 +158,10 @@ void fabricshm_session_close(fabricshm_session* session) {
         }
         if (group == nullptr) break;
         drop_group(group);
+    }
+    if (has_stuck_kernel(*session->session)) {
+        log(LogLevel::kError, "the session stays open: a kernel on a GPU does not end");
+        return;
     }
     // Ends calls of other threads, one that opens an arena and holds `opening` included.
     session->session->close();

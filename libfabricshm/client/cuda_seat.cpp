@@ -1,7 +1,9 @@
 #include "libfabricshm/client/cuda_seat.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -53,6 +55,17 @@ Result<void> commit_all(Arena& arena) {
         piece = piece / 2 / kPageBytes * kPageBytes;
     }
     return {};
+}
+
+// Into which a kernel may write at any time: they stay mapped, and the sessions' at the daemon,
+// until the process ends.
+struct KeptArenas {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<Arena>> all;
+};
+KeptArenas& kept_arenas() {
+    static auto& made = *new KeptArenas;
+    return made;
 }
 
 // What the ranks report to each other when they join, by all_gather.
@@ -138,7 +151,8 @@ Result<void> detach_from_device(Arena& arena) {
     if (arena.on_device().arena == nullptr) return Error{Errc::kNotFound, 0, "detach from a GPU"};
     // Copies are made under the mutex, so that this count does not rise here.
     if (arena.on_device().arena.use_count() > 1) {
-        return explain({Errc::kBusy, 0, "detach from a GPU"}, "a group of it is joined");
+        return explain({Errc::kBusy, 0, "detach from a GPU"},
+                       "a group of it is joined, or a kernel of one that was left does not end");
     }
     arena.on_device().arena.reset();
     return {};
@@ -150,8 +164,31 @@ Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena) {
     return explain({Errc::kNotFound, 0, kAttachStep}, "it is attached to no device");
 }
 
+bool has_stuck_kernel(const Session& session) {
+    const std::lock_guard lock(kept_arenas().mutex);
+    return std::any_of(kept_arenas().all.begin(), kept_arenas().all.end(),
+                       [&](const auto& arena) { return &arena->session() == &session; });
+}
+
+Result<void> CudaSeat::finish(Duration for_streams) {
+    return group->finish(deadline_from_now(for_streams));
+}
+
 CudaSeat::~CudaSeat() {
-    group.reset();  // its kernels use the stage
+    // Rank 0 gives the words back of a group that was not made.
+    if (group != nullptr && timeout > Duration::zero()) {
+        const Result<void> done = finish(timeout);  // its kernels use the stage
+        if (!done.ok()) {
+            log(LogLevel::kWarning, "a group on a GPU, in arena '%s': %s", arena->name().c_str(),
+                describe(done.error()).c_str());
+        }
+        if (group->is_stuck()) {
+            const std::lock_guard lock(kept_arenas().mutex);
+            kept_arenas().all.push_back(arena);
+            return;
+        }
+    }
+    group.reset();
     if (stage != nullptr && !arena->heap().release(stage)) {
         log(LogLevel::kError, "the stage of a GPU is no block of arena '%s'",
             arena->name().c_str());
@@ -243,7 +280,10 @@ Result<std::shared_ptr<CudaSeat>> CudaSeat::take(const std::shared_ptr<Arena>& a
     FABRIC_TRY(const auto all, gather(group, mine, deadline));
     const Result<void> sits = ready.ok() ? seat->sit(all, mine, group, options) : why.again();
     const auto agreed = agree(group, sits, kJoinStep, deadline);
-    if (agreed.ok()) return seat;
+    if (agreed.ok()) {
+        seat->timeout = options.timeout;
+        return seat;
+    }
     const KeptError failure(agreed.error());
     // Only where this is certain to have failed on all ranks.
     if (!sits.ok() && seat->words.data != nullptr) (void)free_lasting(*arena, seat->words);
@@ -299,6 +339,8 @@ Result<std::uint32_t> CudaSeat::export_memory(Group& of, const void* pointer, By
 
 Result<void> CudaSeat::unexport(Group& of, TimePoint deadline) {
     // No rank closes before all have come: their streams have ended.
+    const auto settled = group->settle(deadline);
+    if (!settled.ok()) (void)split(settled.error());
     const auto come = pass_barrier(of, deadline);
     group->use(nullptr);
     if (!come.ok()) return split(come.error());
@@ -306,13 +348,19 @@ Result<void> CudaSeat::unexport(Group& of, TimePoint deadline) {
     return done.ok() ? Result<void>() : split(done.error());
 }
 
-Result<void> CudaSeat::leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline) {
+Result<void> CudaSeat::leave(std::shared_ptr<CudaSeat> seat, Group& group, Duration timeout) {
     const std::shared_ptr<Arena> arena = seat->arena;
     const TensorView words = seat->words;
+    const Result<void> finished = seat->finish(seat->timeout);
+    const KeptError why(finished.error());
+    const bool is_stuck = seat->group->is_stuck();
     seat.reset();
+    // Without this rank no other gets past the barrier, which would give the words away.
+    if (is_stuck) return why.again();
     // No kernel of any rank uses the words after this.
-    FABRIC_TRY_VOID(pass_barrier(group, deadline));
-    return words.data != nullptr ? free_lasting(*arena, words) : Result<void>();
+    FABRIC_TRY_VOID(pass_barrier(group, deadline_from_now(timeout)));
+    if (words.data != nullptr) FABRIC_TRY_VOID(free_lasting(*arena, words));
+    return finished.ok() ? Result<void>() : why.again();
 }
 
 }  // namespace fabricshm

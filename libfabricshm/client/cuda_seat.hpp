@@ -24,6 +24,10 @@ Result<void> detach_from_device(Arena& arena);
 /// The arena there, or kNotFound.
 Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena);
 
+/// Whether a kernel that does not end may write into memory of this session, so that neither it nor
+/// its arenas may be closed before the process ends.
+bool has_stuck_kernel(const Session& session);
+
 struct CudaSeatOptions {
     Bytes stage_bytes = 64 * kMiB;
     Duration timeout{};
@@ -36,8 +40,11 @@ struct CudaSeat {
     static Result<std::shared_ptr<CudaSeat>> take(const std::shared_ptr<Arena>& arena, Group& group,
                                                   const CudaSeatOptions& options,
                                                   TimePoint deadline);
-    /// The end for all ranks: the words of the group go, too.
-    static Result<void> leave(std::shared_ptr<CudaSeat> seat, Group& group, TimePoint deadline);
+    /// The end for all ranks: the words of the group go, too. Waits for the streams as finish(),
+    /// and then as long again for the other ranks.
+    static Result<void> leave(std::shared_ptr<CudaSeat> seat, Group& group, Duration timeout);
+    /// The end of this rank's operations on streams: see gpu::DeviceGroup::finish().
+    Result<void> finish(Duration for_streams);
 
     /// See fabricshm_cuda_export(): the ranks whose memory all others reach from here on, a bit for
     /// each. After a failure that is the same on all ranks, what was exported before still is;
@@ -48,6 +55,8 @@ struct CudaSeat {
     Result<void> unexport(Group& of, TimePoint deadline);
 
     explicit CudaSeat(std::shared_ptr<Arena> in) : arena(std::move(in)) {}
+    /// Waits as finish(). What a kernel that does not end may touch stays mapped, and this
+    /// session's at the daemon, until the process ends.
     ~CudaSeat();
     CudaSeat(const CudaSeat&) = delete;
     CudaSeat& operator=(const CudaSeat&) = delete;
@@ -56,6 +65,7 @@ struct CudaSeat {
     // Rank 0's: the words of the group. They belong to the arena, since a rank that dies must not
     // take them from under the others' kernels: without leave() they stay as long as the arena.
     TensorView words;
+    Duration timeout{};  // of the operations; 0: not all ranks have taken their seats
     std::byte* stage = nullptr;
     std::unique_ptr<gpu::DeviceGroup> group;
 

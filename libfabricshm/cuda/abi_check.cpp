@@ -54,6 +54,7 @@ FABRIC_SAME_SHAPE(cuDeviceGetAttribute, int*, int, Device);
 FABRIC_SAME_SHAPE(cuDeviceGetUuid, cuda::Uuid*, Device);
 FABRIC_SAME_SHAPE(cuDevicePrimaryCtxRetain, Handle*, Device);
 FABRIC_SAME_SHAPE(cuDevicePrimaryCtxRelease, Device);
+FABRIC_SAME_SHAPE(cuCtxGetCurrent, Handle*);
 FABRIC_SAME_SHAPE(cuCtxPushCurrent, Handle);
 FABRIC_SAME_SHAPE(cuCtxPopCurrent, Handle*);
 FABRIC_SAME_SHAPE(cuMemHostRegister, void*, std::size_t, unsigned int);

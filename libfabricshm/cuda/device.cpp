@@ -26,6 +26,16 @@ constexpr KernelRow kKernelRows[] = {{kernels::cuda::kCopyKernel, kReduceModule}
                                      {kernels::cuda::kStepKernel, kOptimiseModule}};
 static_assert(std::size(kKernelRows) == static_cast<std::size_t>(Kernel::kCount));
 
+// The contexts that have words to keep. Never destroyed.
+struct KeptContexts {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<DeviceContext>> all;
+};
+KeptContexts& kept_contexts() {
+    static auto& made = *new KeptContexts;
+    return made;
+}
+
 }  // namespace
 
 KernelImages embedded_kernels() noexcept {
@@ -59,6 +69,13 @@ Result<std::shared_ptr<DeviceContext>> DeviceContext::open(const Driver& driver,
         return explain({Errc::kUnsupported, 0, "open device"},
                        "this library was built without nvcc and has no kernels");
     }
+    {
+        const std::lock_guard lock(kept_contexts().mutex);
+        for (const auto& kept : kept_contexts().all) {
+            const bool is_it = &kept->driver_ == &driver && kept->ordinal_ == ordinal;
+            if (is_it && kept->is_usable()) return kept;
+        }
+    }
     std::shared_ptr<DeviceContext> device(new DeviceContext(driver, ordinal));
     FABRIC_TRY_VOID(driver.check(driver.device_get(&device->device_, ordinal), "find device"));
     FABRIC_TRY_VOID(device->read_attributes());
@@ -68,6 +85,21 @@ Result<std::shared_ptr<DeviceContext>> DeviceContext::open(const Driver& driver,
     device->context_ = context;  // from here on the destructor releases it
     FABRIC_TRY_VOID(device->load(images));
     return device;
+}
+
+// Not after cudaDeviceReset(), which takes pinned memory along, nor in a child of fork().
+bool DeviceContext::is_usable() const {
+    if (process_ != ::getpid()) return false;
+    const CurrentContext current(driver_, context_);
+    Pointer address = 0;
+    return current.status() == cuda::kSuccess &&
+           driver_.host_pointer(&address, kept_.front().pinned, 0) == cuda::kSuccess;
+}
+
+void DeviceContext::keep(const LastingWords& words) {
+    const std::lock_guard lock(kept_contexts().mutex);
+    if (kept_.empty()) kept_contexts().all.push_back(shared_from_this());
+    kept_.push_back(words);
 }
 
 Result<void> DeviceContext::read_attributes() {
@@ -128,6 +160,19 @@ Pointer DeviceContext::reach(const void* pointer) const noexcept {
     const Status status = driver_.pointer_attribute(&device, kPointerDevicePointer,
                                                     reinterpret_cast<std::uintptr_t>(pointer));
     return status == cuda::kSuccess ? device : 0;
+}
+
+bool DeviceContext::is_inside_allocation(Pointer address, std::uint64_t bytes) const noexcept {
+    const CurrentContext current(driver_, context_);
+    int has_handle = 0;
+    const bool is_known =
+        current.status() == cuda::kSuccess &&
+        driver_.pointer_attribute(&has_handle, kPointerHasIpcHandle, address) == cuda::kSuccess &&
+        has_handle != 0;
+    Pointer base = 0;
+    std::size_t size = 0;
+    if (!is_known || driver_.address_range(&base, &size, address) != cuda::kSuccess) return true;
+    return address - base <= size && bytes <= size - (address - base);
 }
 
 }  // namespace fabricshm::gpu

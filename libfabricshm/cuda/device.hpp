@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 #include "libfabricshm/base/result.hpp"
 #include "libfabricshm/cuda/driver.hpp"
@@ -23,11 +25,18 @@ struct KernelImages {
 /// Those that were built in.
 KernelImages embedded_kernels() noexcept;
 
+/// Memory that kernels may read whenever a graph of theirs is launched.
+struct LastingWords {
+    Pointer on_device = 0;
+    void* pinned = nullptr;
+};
+
 /// Thread-safe. The primary context is the one that the CUDA runtime and PyTorch use.
-class DeviceContext {
+class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
   public:
-    /// Retains the context of device `ordinal` and loads the kernels. kInvalid: there is no such
-    /// device. kUnsupported: no kernels were built in, or none of them for this device.
+    /// Retains the context of device `ordinal` and loads the kernels, or finds one that has words
+    /// to keep. kInvalid: there is no such device. kUnsupported: no kernels were built in, or none
+    /// of them for this device.
     static Result<std::shared_ptr<DeviceContext>> open(const Driver& driver, int ordinal,
                                                        const KernelImages& images);
     /// Unloads and releases. After cudaDeviceReset(), or in a child of fork(): nothing is left.
@@ -42,6 +51,10 @@ class DeviceContext {
     /// Of the device, the same in all processes.
     const std::array<std::uint64_t, 2>& uuid() const noexcept { return uuid_; }
 
+    /// The words stay, and with them the context and its kernels, until the process ends or the
+    /// device is reset: the library does not know when a graph is launched.
+    void keep(const LastingWords& words);
+
     /// Puts a kernel with one argument, `bytes` of it, on `stream`, of this context. No waiting, no
     /// allocation: allowed in a capture.
     Result<void> launch(Kernel kernel, unsigned int blocks, const void* argument,
@@ -50,9 +63,14 @@ class DeviceContext {
     /// The address under which this context reaches what a caller gave as a pointer; 0: it does
     /// not. Allowed in a capture.
     Pointer reach(const void* pointer) const noexcept;
+    /// False: the bytes go on behind the end of the allocation that they begin in. Only of
+    /// allocations whose end is known, those of cuMemAlloc: a range of cuMemCreate may have several
+    /// of them. Allowed in a capture.
+    bool is_inside_allocation(Pointer address, std::uint64_t bytes) const noexcept;
 
   private:
     DeviceContext(const Driver& driver, int ordinal);
+    bool is_usable() const;
     Result<void> load(const KernelImages& images);
     Result<void> load_module(const void* image, std::size_t slot);
     Result<void> read_attributes();
@@ -66,6 +84,7 @@ class DeviceContext {
     std::array<std::uint64_t, 2> uuid_{};
     std::array<Handle, 2> modules_{};
     std::array<Handle, static_cast<std::size_t>(Kernel::kCount)> functions_{};
+    std::vector<LastingWords> kept_;  // under the mutex of those that are kept
 };
 
 }  // namespace fabricshm::gpu

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <new>
+#include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricshm::gpu {
@@ -16,6 +19,7 @@ namespace {
 
 constexpr const char* kStep = "operation on a stream";
 constexpr const char* kExportStep = "export device memory";
+constexpr const char* kLeaveStep = "leave a group on a device";
 
 // The parts that one rank gives and receives.
 int input_parts(device::CollectiveKind kind, int world) noexcept {
@@ -37,6 +41,54 @@ bool reduces(device::CollectiveKind kind) noexcept {
 
 device::DeviceGroupHeader& header_of(std::byte* block) noexcept {
     return *reinterpret_cast<device::DeviceGroupHeader*>(block);
+}
+
+Result<void> check_alignment(Pointer address, Bytes alignment, const char* name) {
+    if (address % alignment == 0) return {};
+    return explain({Errc::kInvalid, 0, kStep}, "%s is not aligned to its elements of %d bytes",
+                   name, static_cast<int>(alignment));
+}
+
+// What a kernel needs that has no block.
+device::GroupArgs args_of(const device::Gate& gate) noexcept {
+    device::GroupArgs args{};
+    args.grid = gate.grid;
+    args.status = gate.status;
+    args.counts = static_cast<std::uint32_t>(gate.counts);
+    return args;
+}
+
+// Polls done() until it is true or the deadline has passed. A failure ends what waits for peers; it
+// is waited for all the same, since it may still touch buffers.
+template <typename Done>
+bool poll_until(DeviceGroup& group, TimePoint deadline, const Done& done) {
+    constexpr Duration kMaxPause = std::chrono::milliseconds(1);
+    for (Duration pause = std::chrono::microseconds(10);; pause = std::min(pause * 2, kMaxPause)) {
+        if (done()) return true;
+        (void)group.status();
+        if (Clock::now() >= deadline) return false;
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+// Of the kernels that write the word none is at work, nor will be.
+void show_left(std::byte* block, int rank) noexcept {
+    auto* const ranks =
+        reinterpret_cast<device::DeviceRankWords*>(block + sizeof(device::DeviceGroupHeader));
+    const std::atomic_ref<std::uint64_t> failure(ranks[rank].failure);
+    if (failure.load(std::memory_order_relaxed) != 0) return;
+    // Release: an operation that this rank has ended was ended by all, which a peer that sees the
+    // word sees as well (Part::await() looks again).
+    failure.store(device::make_report(device::Outcome::kLeft, rank), std::memory_order_release);
+}
+
+// What a kernel that does not end may read or write: never destroyed.
+template <typename Owned>
+void keep_for_good(std::unique_ptr<Owned> owned) {
+    static auto& mutex = *new std::mutex;
+    static auto& kept = *new std::vector<std::unique_ptr<Owned>>;
+    const std::lock_guard lock(mutex);
+    kept.push_back(std::move(owned));
 }
 
 }  // namespace
@@ -84,11 +136,20 @@ struct DeviceGroup::Piece {
 DeviceGroup::DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place,
                          PeerCheck check, LossReport report)
     : executor_(std::move(executor)),
+      gate_(*executor_),
       place_(place),
       check_(std::move(check)),
       report_(std::move(report)),
       block_(executor_->arena().host + place.block),
       epoch_(place.epoch) {}
+
+DeviceGroup::~DeviceGroup() {
+    const Result<void> done = end(deadline_from_now(place_.timeout), kGrace);
+    if (!done.ok()) log(LogLevel::kWarning, "%s", describe(done.error()).c_str());
+    if (!is_stuck_) return;
+    keep_for_good(std::move(executor_));
+    keep_for_good(std::move(exports_));
+}
 
 Result<void> DeviceGroup::check_place(const DevicePlace& place) {
     if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
@@ -134,6 +195,9 @@ Result<DeviceGroup::Buffer> DeviceGroup::find(const void* pointer, Bytes bytes,
             return Buffer{address, device::make_place(device::Space::kDevice, *offset), true};
         }
     }
+    if (address != 0 && !executor_->is_inside_allocation(address, bytes)) {
+        return explain({Errc::kInvalid, 0, kStep}, "%s ends outside of its allocation", name);
+    }
     if (address != 0) return Buffer{address, device::kPrivatePlace, false};
     return explain({Errc::kInvalid, 0, kStep},
                    "%s is neither in the arena nor memory that the device reaches", name);
@@ -149,10 +213,8 @@ device::Place DeviceGroup::stage_place(int half) const noexcept {
 }
 
 device::GroupArgs DeviceGroup::group_args() const noexcept {
-    device::GroupArgs args{};
+    device::GroupArgs args = args_of(gate_.args());
     args.block = executor_->arena().base + place_.block;
-    args.grid = executor_->words().grid;
-    args.status = executor_->words().status_address;
     args.timeout_ns = static_cast<std::uint64_t>(place_.timeout / std::chrono::nanoseconds(1));
     args.rank = place_.rank;
     args.world = place_.world;
@@ -179,6 +241,9 @@ Result<std::unique_ptr<DeviceExports>> DeviceGroup::offer(const void* pointer, B
 }
 
 void DeviceGroup::use(std::unique_ptr<DeviceExports> exports) noexcept {
+    const bool is_in_use = exports_ != nullptr && !poll_until(*this, deadline_from_now(kGrace),
+                                                              [this] { return !gate_.is_busy(); });
+    if (is_in_use) keep_for_good(std::move(exports_));  // rather than close it under a kernel
     exports_ = std::move(exports);
     exported_before_ = true;
     ++epoch_;
@@ -202,7 +267,10 @@ Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argumen
         }};
     const auto launched = executor_->launch(kernel, bytes, argument, stream, wait);
     if (is_harmed(context.guard)) return loss();
-    if (launched.ok()) return launched;
+    if (launched.ok()) {
+        gate_.count_launch();
+        return launched;
+    }
     // The others wait for what is not coming.
     launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
     abort(place_.rank);
@@ -226,8 +294,17 @@ Error DeviceGroup::loss() const {
 }
 
 Result<void> DeviceGroup::copy(Pointer from, Pointer to, Bytes bytes, Handle stream) {
-    const device::CopyArgs args{from, to, bytes};
+    const device::CopyArgs args{from, to, bytes, gate_.args()};
     return launch(Kernel::kCopy, bytes, &args, stream);
+}
+
+// Before a call puts anything on the stream.
+Result<void> DeviceGroup::begin(Handle stream) {
+    FABRIC_TRY(const bool is_captured, executor_->check_stream(stream));
+    gate_.begin(is_captured);
+    FABRIC_TRY_VOID(status());
+    if (!is_finished_.load(std::memory_order_relaxed)) return {};
+    return explain({Errc::kBroken, 0, kStep}, "this rank has left the group");
 }
 
 Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
@@ -239,8 +316,7 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
     if (call.root < 0 || call.root >= place_.world) {
         return explain({Errc::kInvalid, 0, kStep}, "root is not 0 to %d", place_.world - 1);
     }
-    FABRIC_TRY_VOID(executor_->check_stream(stream));
-    FABRIC_TRY_VOID(status());
+    FABRIC_TRY_VOID(begin(stream));
     const Bytes element = kernels::size_of(call.dtype);
     const Bytes part = moves ? call.count * element : 0;
     const bool gives = call.kind != device::CollectiveKind::kBroadcast || call.root == place_.rank;
@@ -321,6 +397,7 @@ Result<void> DeviceGroup::find_own(const DeviceStep& step, device::StepArgs& arg
                            device::Address& address) -> Result<void> {
         if (pointer == nullptr && !needed) return {};
         FABRIC_TRY(const Buffer found, find(pointer, bytes, name));
+        FABRIC_TRY_VOID(check_alignment(found.address, sizeof(float), name));
         address = found.address;
         return {};
     };
@@ -335,8 +412,7 @@ Result<void> DeviceGroup::find_own(const DeviceStep& step, device::StepArgs& arg
 }
 
 Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
-    FABRIC_TRY_VOID(executor_->check_stream(stream));
-    FABRIC_TRY_VOID(status());
+    FABRIC_TRY_VOID(begin(stream));
     if (step.begin > step.total || step.count > step.total - step.begin) {
         return explain({Errc::kInvalid, 0, kStep}, "begin and count are not inside of total");
     }
@@ -349,6 +425,10 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
     if (step.publish != nullptr) {
         FABRIC_TRY(publish, find(step.publish, publish_bytes, "publish"));
     }
+    FABRIC_TRY_VOID(
+        check_alignment(gradient.address, kernels::size_of(step.gradient_type), "gradient"));
+    FABRIC_TRY_VOID(
+        check_alignment(publish.address, kernels::size_of(step.publish_type), "publish"));
     const bool alone = place_.world == 1;
     const bool stages_gradient = !alone && !gradient.is_shared;
     const bool stages_publish = !alone && publish.address != 0 && !publish.is_shared;
@@ -365,7 +445,7 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
         gradient.shown = stage_place(0);  // this rank reads its own, which is nearer
     }
     if (stages_publish) publish = {stage_half(1), stage_place(1), true};
-    if (!alone) args.group = group_args();
+    args.group = alone ? args_of(gate_.args()) : group_args();
     args.group.world = place_.world;
     args.rule = step.rule;
     args.gradient_type = step.gradient_type;
@@ -448,6 +528,8 @@ Result<void> DeviceGroup::error_of(device::Report report) {
                 if (why.error().code == Errc::kPoisoned) return why;
             }
             return explain({Errc::kPeer, rank, kStep}, "rank %d died or has ended the group", rank);
+        case device::Outcome::kLeft:
+            return explain({Errc::kPeer, rank, kStep}, "rank %d has left the group", rank);
         case device::Outcome::kTimeout:
             // The device knows that it waited in vain, the host perhaps why.
             if (check_) FABRIC_TRY_VOID(check_());
@@ -475,19 +557,52 @@ Result<void> DeviceGroup::error_of(device::Report report) {
 }
 
 Result<void> DeviceGroup::wait(Handle stream, TimePoint deadline) {
-    constexpr Duration kMaxPause = std::chrono::milliseconds(1);
-    Duration pause = std::chrono::microseconds(10);
-    for (;;) {
-        FABRIC_TRY(const bool is_done, executor_->is_done(stream));
-        if (is_done) return status();
-        // A failure ends what is on the stream: it is waited for, since it may still touch buffers.
-        (void)status();
-        if (Clock::now() >= deadline) {
-            return explain({Errc::kTimeout, 0, kStep}, "the stream has not come to its end");
-        }
-        std::this_thread::sleep_for(pause);
-        pause = std::min(pause * 2, kMaxPause);
+    Result<bool> is_done = false;
+    const bool in_time = poll_until(*this, deadline, [&] {
+        is_done = executor_->is_done(stream);
+        return !is_done.ok() || *is_done;
+    });
+    if (!is_done.ok()) return is_done.error();
+    if (in_time) return status();
+    return explain({Errc::kTimeout, 0, kStep}, "the stream has not come to its end");
+}
+
+Result<void> DeviceGroup::settle(TimePoint deadline) {
+    if (poll_until(*this, deadline, [this] { return gate_.have_ended() && !gate_.is_busy(); })) {
+        return {};
     }
+    return explain({Errc::kTimeout, 0, kExportStep}, "work on a stream has not ended in time");
+}
+
+Result<void> DeviceGroup::finish(TimePoint deadline, Duration grace) {
+    const Result<void> ended = end(deadline, grace);
+    if (!is_stuck_) show_left(block_, place_.rank);
+    return ended;
+}
+
+Result<void> DeviceGroup::end(TimePoint deadline, Duration grace) {
+    if (is_finished_.exchange(true, std::memory_order_relaxed)) return {};
+    const bool had_work = !executor_->is_synchronous() && !gate_.have_ended();
+    // Where a launch has failed kernels may be missing that the count waits for.
+    const bool can_wait = !launch_failed_.load(std::memory_order_relaxed);
+    const auto have_ended = [this] { return gate_.have_ended(); };
+    const bool in_time = !had_work || (can_wait && poll_until(*this, deadline, have_ended));
+    gate_.close();
+    const auto is_quiet = [this] { return !gate_.is_busy(); };
+    const bool is_aborted = !poll_until(*this, deadline, is_quiet);
+    if (is_aborted) {
+        abort(place_.rank);
+        is_stuck_ = !poll_until(*this, deadline_from_now(grace), is_quiet);
+    }
+    if (is_stuck_) {
+        return explain({Errc::kTimeout, 0, kLeaveStep},
+                       "a kernel does not end: the memory that it uses stays until the process "
+                       "ends");
+    }
+    if (had_work && !is_aborted) FABRIC_TRY_VOID(status());
+    if (in_time && !is_aborted) return {};
+    return explain({Errc::kTimeout, 0, kLeaveStep},
+                   "work on a stream had not ended in time, and does nothing any more");
 }
 
 void DeviceGroup::abort(int rank) noexcept {

@@ -15,6 +15,7 @@
 #include "libfabricshm/cuda/device_arena.hpp"
 #include "libfabricshm/cuda/device_exports.hpp"
 #include "libfabricshm/cuda/executor.hpp"
+#include "libfabricshm/cuda/group_gate.hpp"
 #include "libfabricshm/os/poison.hpp"
 
 namespace fabricshm::gpu {
@@ -83,6 +84,8 @@ void format_device_group(std::byte* block, int world, std::uint32_t epoch) noexc
 class DeviceGroup {
   public:
     static constexpr Duration kPeerCheckEvery = std::chrono::milliseconds(50);
+    /// Kernels look after the abort word within microseconds, but not while they work on the data.
+    static constexpr Duration kGrace = std::chrono::seconds(5);
 
     static Result<std::unique_ptr<DeviceGroup>> make(std::shared_ptr<DeviceArena> arena,
                                                      const DevicePlace& place, PeerCheck check);
@@ -93,9 +96,10 @@ class DeviceGroup {
                                                              const DevicePlace& place,
                                                              PeerCheck check,
                                                              LossReport report = {});
-    /// Frees memory of the device, which waits for what runs there. Work that still waits for
-    /// peers ends by its timeout, or by abort().
-    ~DeviceGroup() = default;
+    /// As finish() where that was not called, but does not touch the block, which may have been
+    /// given back. While a kernel is_stuck(), what it uses of the process stays: the arena's
+    /// registration, and memory of peers that is open.
+    ~DeviceGroup();
     DeviceGroup(const DeviceGroup&) = delete;
     DeviceGroup& operator=(const DeviceGroup&) = delete;
 
@@ -123,8 +127,23 @@ class DeviceGroup {
     /// status() until the stream has nothing to do any more; kTimeout at the deadline.
     Result<void> wait(Handle stream, TimePoint deadline);
 
+    /// Waits until what was put on streams has ended; of graphs, what has begun.
+    Result<void> settle(TimePoint deadline);
+
     /// Ends the waits of all ranks: they fail with kPeer, naming `rank`. Thread-safe.
     void abort(int rank) noexcept;
+
+    /// Leaves: the group takes no more operations. Waits until what was put on streams has ended,
+    /// at most until the deadline; then ends what still waits for peers, and lets nothing begin any
+    /// more. Kernels that begin later, of graphs too, do nothing. Peers that need this rank for
+    /// more fail with kPeer, which names it. Asks no stream: the caller may have destroyed it, and
+    /// another may be captured.
+    ///
+    /// kTimeout: something was ended or will not begin; what an operation came to that was waited
+    /// for. After that no kernel of this rank touches memory of others, unless it is_stuck(): one
+    /// goes on although it was asked to end, for `grace` after the deadline.
+    Result<void> finish(TimePoint deadline, Duration grace = kGrace);
+    bool is_stuck() const noexcept { return is_stuck_; }
 
   private:
     struct Buffer;
@@ -132,6 +151,8 @@ class DeviceGroup {
     DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check,
                 LossReport report);
     static Result<void> check_place(const DevicePlace& place);
+    Result<void> begin(Handle stream);
+    Result<void> end(TimePoint deadline, Duration grace);
     Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
     Result<void> find_own(const DeviceStep& step, kernels::cuda::StepArgs& args) const;
     Result<void> run_piece(const DeviceCall& call, const Piece& piece, Handle stream);
@@ -147,9 +168,9 @@ class DeviceGroup {
     Result<void> outcome();
     Result<void> error_of(kernels::cuda::Report report);
 
-    // Goes after the executor, whose end waits for what runs on it.
     std::unique_ptr<DeviceExports> exports_;
-    const std::unique_ptr<Executor> executor_;
+    std::unique_ptr<Executor> executor_;
+    GroupGate gate_;
     const DevicePlace place_;
     const PeerCheck check_;
     const LossReport report_;
@@ -158,6 +179,8 @@ class DeviceGroup {
     std::atomic<bool> exported_before_{false};  // read by status(), of any thread
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
+    std::atomic<bool> is_finished_{false};
+    bool is_stuck_ = false;
     std::atomic<std::int64_t> lost_region_{-1};  // -1: no page was lost; 0: in no region
 };
 

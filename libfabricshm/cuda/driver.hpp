@@ -52,14 +52,17 @@ constexpr bool went_with_context(Status status) noexcept {
            status == kNotInitialised || status == kNotRegistered;
 }
 
-/// Makes a context the calling thread's, and puts back the one before.
+/// Makes a context the calling thread's, and puts back the one before. Costs next to nothing where
+/// it is the thread's already.
 class CurrentContext {
   public:
     CurrentContext(const Driver& driver, Handle context) noexcept
-        : driver_(driver), status_(driver.push_context(context)) {}
+        : driver_(driver),
+          is_other_(!is_current(driver, context)),
+          status_(is_other_ ? driver.push_context(context) : cuda::kSuccess) {}
     ~CurrentContext() {
         Handle popped = nullptr;
-        if (status_ == cuda::kSuccess) driver_.pop_context(&popped);
+        if (is_other_ && status_ == cuda::kSuccess) driver_.pop_context(&popped);
     }
     CurrentContext(const CurrentContext&) = delete;
     CurrentContext& operator=(const CurrentContext&) = delete;
@@ -67,7 +70,13 @@ class CurrentContext {
     Status status() const noexcept { return status_; }
 
   private:
+    static bool is_current(const Driver& driver, Handle context) noexcept {
+        Handle now = nullptr;
+        return driver.current_context(&now) == cuda::kSuccess && now == context;
+    }
+
     const Driver& driver_;
+    const bool is_other_;
     const Status status_;
 };
 

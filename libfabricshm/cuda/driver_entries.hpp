@@ -27,6 +27,7 @@ using cuda::Status;
     ROW(device_uuid,       "cuDeviceGetUuid",               (cuda::Uuid*, Device))                    \
     ROW(primary_retain,    "cuDevicePrimaryCtxRetain",      (Handle*, Device))                        \
     ROW(primary_release,   "cuDevicePrimaryCtxRelease_v2",  (Device))                                 \
+    ROW(current_context,   "cuCtxGetCurrent",               (Handle*))                                \
     ROW(push_context,      "cuCtxPushCurrent_v2",           (Handle))                                 \
     ROW(pop_context,       "cuCtxPopCurrent_v2",            (Handle*))                                \
     ROW(host_register,     "cuMemHostRegister_v2",          (void*, std::size_t, unsigned int))       \

@@ -22,6 +22,7 @@ class DeviceExecutor final : public Executor {
           room_(std::max(on_device_->device().multiprocessors() / std::max(ranks_here, 1), 1)) {}
 
     ~DeviceExecutor() override {
+        if (are_kept_) return;
         const CurrentContext current(driver(), on_device_->device().context());
         if (current.status() != cuda::kSuccess) return;  // they went with the context
         if (words_.grid != 0) driver().free(words_.grid);
@@ -29,23 +30,10 @@ class DeviceExecutor final : public Executor {
     }
 
     Result<void> allocate() {
-        const CurrentContext current(driver(), on_device_->device().context());
-        FABRIC_TRY_VOID(
-            driver().check(current.status(), "group on a device: make the context current"));
-        FABRIC_TRY_VOID(driver().check(driver().alloc(&words_.grid, sizeof(device::GridWords)),
-                                       "group on a device: memory"));
-        FABRIC_TRY_VOID(
-            driver().check(driver().fill_bytes(words_.grid, 0, sizeof(device::GridWords)),
-                           "group on a device: clear memory"));
-        void* pinned = nullptr;
-        FABRIC_TRY_VOID(driver().check(driver().host_alloc(&pinned, sizeof(device::StatusWords),
-                                                           kRegisterPortable | kRegisterDeviceMap),
-                                       "group on a device: pinned memory"));
-        words_.status = new (pinned) device::StatusWords{};
-        FABRIC_TRY_VOID(driver().check(driver().host_pointer(&words_.status_address, pinned, 0),
-                                       "group on a device: address of pinned memory"));
-        // Clearing is in the order of the legacy stream, for which other streams need not wait.
-        return driver().check(driver().stream_wait(nullptr), "group on a device: clear memory");
+        FABRIC_TRY_VOID(allocate_words());
+        on_device_->shared_device()->keep({words_.grid, words_.status});
+        are_kept_ = true;
+        return {};
     }
 
     bool is_synchronous() const noexcept override { return false; }
@@ -58,12 +46,11 @@ class DeviceExecutor final : public Executor {
     Pointer reach(const void* pointer) const noexcept override {
         return on_device_->device().reach(pointer);
     }
-    // Launched there it would break the capture of another stream, and end the group.
-    Result<void> check_stream(Handle stream) const override {
-        if (stream != nullptr) return {};
-        FABRIC_TRY_VOID(is_captured(stream));
-        return {};
+    bool is_inside_allocation(Pointer address, Bytes bytes) const noexcept override {
+        return on_device_->device().is_inside_allocation(address, bytes);
     }
+    // Launched on the legacy stream it would break the capture of another one, and end the group.
+    Result<bool> check_stream(Handle stream) const override { return is_captured(stream); }
     Result<void> launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream,
                         device::HostWait) override {
         const auto blocks = device::blocks_for(bytes, static_cast<unsigned int>(room_));
@@ -83,8 +70,28 @@ class DeviceExecutor final : public Executor {
         FABRIC_TRY_VOID(driver().check(busy, kWaitStep));
         return true;
     }
+    bool has_context() const override { return reach(words_.status) != 0; }
 
   private:
+    Result<void> allocate_words() {
+        const CurrentContext current(driver(), on_device_->device().context());
+        FABRIC_TRY_VOID(
+            driver().check(current.status(), "group on a device: make the context current"));
+        FABRIC_TRY_VOID(driver().check(driver().alloc(&words_.grid, sizeof(device::GridWords)),
+                                       "group on a device: memory"));
+        FABRIC_TRY_VOID(
+            driver().check(driver().fill_bytes(words_.grid, 0, sizeof(device::GridWords)),
+                           "group on a device: clear memory"));
+        void* pinned = nullptr;
+        FABRIC_TRY_VOID(driver().check(driver().host_alloc(&pinned, sizeof(device::StatusWords),
+                                                           kRegisterPortable | kRegisterDeviceMap),
+                                       "group on a device: pinned memory"));
+        words_.status = new (pinned) device::StatusWords{};
+        FABRIC_TRY_VOID(driver().check(driver().host_pointer(&words_.status_address, pinned, 0),
+                                       "group on a device: address of pinned memory"));
+        // Clearing is in the order of the legacy stream, for which other streams need not wait.
+        return driver().check(driver().stream_wait(nullptr), "group on a device: clear memory");
+    }
     // Asking breaks no capture, as the calls that it would forbid do.
     Result<bool> is_captured(Handle stream) const {
         const CurrentContext current(driver(), on_device_->device().context());
@@ -99,6 +106,7 @@ class DeviceExecutor final : public Executor {
 
     const std::shared_ptr<DeviceArena> on_device_;
     const int room_;
+    bool are_kept_ = false;  // the words
 };
 
 class HostExecutor final : public Executor {
@@ -119,9 +127,10 @@ class HostExecutor final : public Executor {
     Pointer reach(const void* pointer) const noexcept override {
         return reinterpret_cast<Pointer>(pointer);
     }
+    bool is_inside_allocation(Pointer, Bytes) const noexcept override { return true; }
     // Work of the device would not be waited for: better refused than read too early.
-    Result<void> check_stream(Handle stream) const override {
-        if (stream == nullptr) return {};
+    Result<bool> check_stream(Handle stream) const override {
+        if (stream == nullptr) return false;
         return explain({Errc::kInvalid, 0, "operation on a CPU"},
                        "this rank is on a CPU and has no streams: stream is not NULL");
     }
@@ -148,6 +157,7 @@ class HostExecutor final : public Executor {
         FABRIC_TRY_VOID(check_stream(stream));
         return true;
     }
+    bool has_context() const override { return true; }
 
   private:
     static void copy(const device::CopyArgs& args) {

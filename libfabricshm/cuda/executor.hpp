@@ -22,7 +22,8 @@ class Executor {
         Pointer base = 0;           // as the executor reaches it
         Bytes bytes = 0;
     };
-    /// Of this rank alone, as long as the executor.
+    /// Of this rank alone; those of a device as long as its context, since graphs of this rank may
+    /// be launched when the executor is gone.
     struct Words {
         Pointer grid = 0;                              // GridWords
         kernels::cuda::StatusWords* status = nullptr;  // here
@@ -50,13 +51,17 @@ class Executor {
     virtual std::shared_ptr<const DeviceContext> device() const noexcept = 0;
     /// The address of what a caller gave as a pointer; 0: it can't be reached.
     virtual Pointer reach(const void* pointer) const noexcept = 0;
-    /// kInvalid: there is no such stream here.
-    virtual Result<void> check_stream(Handle stream) const = 0;
+    /// False: [address, address + bytes) is known to end outside of its allocation.
+    virtual bool is_inside_allocation(Pointer address, Bytes bytes) const noexcept = 0;
+    /// Whether it is captured. kInvalid: there is no such stream here.
+    virtual Result<bool> check_stream(Handle stream) const = 0;
     /// A kernel that moves `bytes`, with its argument.
     virtual Result<void> launch(Kernel kernel, Bytes bytes, const void* argument, Handle stream,
                                 kernels::cuda::HostWait wait) = 0;
     /// Whether the stream has nothing to do.
     virtual Result<bool> is_done(Handle stream) const = 0;
+    /// False: all that was launched went with the context.
+    virtual bool has_context() const = 0;
 
   protected:
     explicit Executor(Range arena) : arena_(arena) {}

@@ -57,6 +57,7 @@ class SerialGrid : public PlainMemory {
     std::uint32_t load_acquire32(Address) const { std::abort(); }
     void store_release32(Address, std::uint32_t) const { std::abort(); }
     std::uint32_t fetch_add32(Address, std::uint32_t) const { std::abort(); }
+    void fence() const { std::abort(); }
     std::uint64_t now_ns() const { std::abort(); }
     void pause(unsigned) const { std::abort(); }
 
@@ -136,6 +137,7 @@ class ThreadGrid : public PlainMemory {
         touch();
         return word<std::uint32_t>(at).fetch_add(value, std::memory_order_acq_rel);
     }
+    void fence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
     // Relaxed: a clock orders nothing.
     std::uint64_t now_ns() { return clock_.now_ns.fetch_add(1000, std::memory_order_relaxed); }
     void pause(unsigned) { std::this_thread::yield(); }

@@ -41,9 +41,9 @@ FABRICSHM_API int fabricshm_cuda_available(void);
 FABRICSHM_API int fabricshm_cuda_attach(fabricshm_arena* arena, int device);
 
 /* Takes it out again. The arena's last handle does it, too, when it goes. EBUSY: a group of this
- * arena is joined. ENOENT: it is not attached. Streams that use it have to have ended: they are not
- * waited for, here, in fabricshm_cuda_leave(), fabricshm_group_leave() and at the end of the
- * session. Thread-safe. */
+ * arena is joined, or a kernel of one that was left does not end. ENOENT: it is not attached.
+ * Kernels of the caller that use the arena have to have ended; the library's own are waited for
+ * when their group is left. Thread-safe. */
 FABRICSHM_API int fabricshm_cuda_detach(fabricshm_arena* arena);
 
 /* Where the device sees [offset, offset + bytes) of the arena, for kernels of the caller. Valid
@@ -83,8 +83,13 @@ FABRICSHM_API int fabricshm_cuda_join(fabricshm_group* group,
 FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
                                           const fabricshm_cuda_options* options);
 
-/* By all ranks, when their streams have ended: gives the memory back. fabricshm_group_leave() gives
- * back this rank's alone. ENOENT: it is not joined. After a failure it is left nevertheless. */
+/* By all ranks: gives the memory back. fabricshm_group_leave() gives back this rank's alone. Both,
+ * and fabricshm_session_close(), wait for what was put on streams, at most for the group's timeout;
+ * then what waits for a peer ends, and what has not begun does nothing when it begins, as do graphs
+ * that are launched later. Streams may have been destroyed. ENOENT: it is not joined. ETIMEOUT: not
+ * all had ended. And what operations came to that were waited for. After a failure it is left
+ * nevertheless; only where a kernel does not end at all, which the text says, its memory stays
+ * until the process ends, with the arena and the session. */
 FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
 
 /* By all ranks of the group, when their streams have ended: this rank lets its peers reach
@@ -136,8 +141,8 @@ FABRICSHM_API int fabricshm_cuda_unexport(fabricshm_group* group);
  * On a rank of fabricshm_cuda_join_cpu() they wait and return the operation's own outcome, as
  * fabricshm_cuda_status() lists them.
  *
- * EINVAL: an argument; a buffer that the device does not reach; the legacy default stream while
- * another is captured. ENOENT: the group is not joined.
+ * EINVAL: an argument; a buffer that the device does not reach, or that ends outside of its
+ * allocation of cuMemAlloc(); the legacy default stream while another is captured. ENOENT: the group is not joined.
  * EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA refused; what was put on the
  * stream before fails on all ranks. And what earlier operations came to: fabricshm_cuda_status().
  */
@@ -189,8 +194,9 @@ typedef struct fabricshm_cuda_step {
 FABRICSHM_API int fabricshm_cuda_factors(fabricshm_optimiser optimiser,
                                          const fabricshm_hyper* hyper, uint64_t step,
                                          void* factors);
-/* As the operations. EINVAL also when gradient or publish are in device memory and larger than half
- * of the stage: keep those in the arena, or export them. */
+/* As the operations; each buffer is aligned to its own element. EINVAL also when gradient or
+ * publish are in device memory and larger than half of the stage: keep those in the arena, or
+ * export them. */
 FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabricshm_cuda_step* step,
                                            void* stream);
 
@@ -200,7 +206,7 @@ FABRICSHM_API int fabricshm_step_on_stream(fabricshm_group* group, const fabrics
  * failed, all later ones do, on all ranks: leave the group or fabricshm_group_shrink() it, and join
  * again.
  *
- * EPEER: a rank died, failed or has ended the group (fabricshm_error_rank() names it, as for
+ * EPEER: a rank died, failed, left or has ended the group (fabricshm_error_rank() names it, as for
  * EMISMATCH; of the others the text does). EMISMATCH: it called something else. ETIMEOUT: it did
  * not come. EUNSUPPORTED: its buffer can't be reached from here. EBROKEN: this rank failed before.
  * ECORRUPT: another process wrote what no rank writes. EPOISONED: a rank on a CPU touched a page

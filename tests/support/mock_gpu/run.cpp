@@ -9,6 +9,7 @@
 #include "tests/support/mock_gpu/device.hpp"
 #include "tests/support/mock_gpu/driver.hpp"
 #include "tests/support/mock_gpu/host.hpp"
+#include "tests/support/mock_gpu/streams.hpp"
 
 using namespace mock_gpu;
 
@@ -194,7 +195,10 @@ MOCK_EXPORT Status cuCtxGetDevice(fabricshm::cuda::Device* out) {
     *out = t_current != nullptr ? t_current->device : 0;
     return t_current != nullptr ? kSuccess : kInvalidContext;
 }
+// Not while a stream is captured.
 MOCK_EXPORT Status cuCtxSynchronize() {
+    if (!may_do_unsafe()) return kCaptureUnsupported;
+    if (mock_gpu_host()->own_time) wait_for_all_streams();
     return kSuccess;
 }
 MOCK_EXPORT Status cuDevicePrimaryCtxRetain(Handle* out, fabricshm::cuda::Device) {

@@ -3,6 +3,7 @@
 
 #include "tests/support/mock_gpu/streams.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <thread>
@@ -80,6 +81,15 @@ bool is_stream_done(Handle stream) {
 void wait_for_stream(Handle stream) {
     std::unique_lock lock(streams().mutex);
     streams().changed.wait(lock, [stream] { return is_idle(streams(), stream); });
+}
+
+void wait_for_all_streams() {
+    std::unique_lock lock(streams().mutex);
+    Streams& all = streams();
+    all.changed.wait(lock, [&all] {
+        return std::all_of(all.waiting.begin(), all.waiting.end(),
+                           [&all](const auto& one) { return is_idle(all, one.first); });
+    });
 }
 
 }  // namespace mock_gpu

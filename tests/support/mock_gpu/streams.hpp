@@ -17,5 +17,7 @@ bool is_stream_done(Handle stream);
 
 /// Waits for that.
 void wait_for_stream(Handle stream);
+/// For that of all streams.
+void wait_for_all_streams();
 
 }  // namespace mock_gpu

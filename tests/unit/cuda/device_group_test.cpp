@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "libfabricshm/base/reason.hpp"
@@ -343,6 +344,34 @@ TEST_SUITE("cuda.device_group") {
         CHECK(group->status().ok());  // the group goes on
     }
 
+    TEST_CASE_FIXTURE(Fixture, "a buffer that ends outside of its allocation is refused by name") {
+        const Bytes last = 512 * kKiB - 16;
+        const auto fits =
+            call(CollectiveKind::kAllReduce, private_memory(last), arena_base + kBuffersAt, 4);
+        CHECK(group->run(fits, stream).ok());
+        const std::size_t before = host.launches.size();
+        for (const char* name : {"input", "output"}) {
+            auto wanted = call(CollectiveKind::kAllReduce, arena_base + kBuffersAt,
+                               arena_base + kBuffersAt, 5);
+            if (*name == 'i') wanted.input = private_memory(last);
+            if (*name == 'o') wanted.output = private_memory(last);
+            const auto refused = group->run(wanted, stream);
+            CHECK(refused.error().code == Errc::kInvalid);
+            const std::string expected = std::string(name) + " ends outside of its allocation";
+            CHECK(reason_of(refused.error()) == expected);
+        }
+        CHECK(host.launches.size() == before);
+        // Where the driver does not know the end of what the caller has, as of cuMemCreate.
+        host.has_ipc_handles = false;
+        gpu::Pointer mapped = 0;
+        const gpu::CurrentContext current(driver, arena->device().context());
+        REQUIRE(driver.alloc(&mapped, 4096) == 0);
+        auto* end = reinterpret_cast<void*>(mapped + 4096 - 16);
+        CHECK(group->run(call(CollectiveKind::kAllReduce, end, arena_base + kBuffersAt, 5), stream)
+                  .ok());
+        driver.free(mapped);
+    }
+
     TEST_CASE_FIXTURE(Fixture, "a launch that CUDA refuses ends the group for all ranks") {
         host.launch_status = 719;
         const auto refused =
@@ -477,13 +506,30 @@ TEST_SUITE("cuda.device_group") {
     }
 
     TEST_CASE_FIXTURE(Fixture,
-                      "the end of a group gives back what it had on the device and pinned") {
+                      "the end of a group keeps its words and kernels, which graphs may use") {
         const std::size_t before = host.pinned.size();
+        const int modules = host.modules;
         group.reset();
-        CHECK(host.pinned.size() == before - 2);
+        CHECK(host.pinned.size() == before);
         CHECK(host.contexts == 0);
         arena.reset();
         CHECK(host.registered.empty());
+        CHECK(host.modules == modules);
+        // The next arena uses the same context.
+        const auto again = gpu::DeviceContext::open(driver, 0, {kImage, kImage});
+        REQUIRE(again.ok());
+        CHECK(host.modules == modules);
+    }
+
+    TEST_CASE("a context in which there was no group is given back, with its kernels") {
+        mock_gpu::HostState& host = mock_gpu::fresh_host();
+        {
+            const auto made =
+                gpu::DeviceContext::open(mock_gpu::mock_driver(), 0, {kImage, kImage});
+            REQUIRE(made.ok());
+            CHECK(host.modules == 2);
+        }
         CHECK(host.modules == 0);
+        CHECK(host.contexts == 0);
     }
 }

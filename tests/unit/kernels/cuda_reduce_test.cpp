@@ -28,8 +28,8 @@ void reduce_as_grid(const kernels::ReduceJob& job) noexcept {
 void copy_as_grid(void* const* destinations, int count, const void* source,
                   std::size_t bytes) noexcept {
     for (int d = 0; d < count; ++d) {
-        const kernels::cuda::CopyArgs args = {address_of(source), address_of(destinations[d]),
-                                              bytes};
+        const kernels::cuda::CopyArgs args = {
+            address_of(source), address_of(destinations[d]), bytes, {}};
         test_support::run_serial(
             [&](test_support::SerialGrid& grid) { kernels::cuda::copy_body(grid, args); });
     }
