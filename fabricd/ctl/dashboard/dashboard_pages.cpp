@@ -1,8 +1,8 @@
 #include "fabricd/ctl/dashboard/dashboard_pages.hpp"
 
 #include <algorithm>
-#include <cctype>
 
+#include "fabricd/ctl/dashboard/host_header.hpp"
 #include "fabricd/ctl/dashboard/page_files.hpp"
 
 namespace fabricd {
@@ -38,31 +38,20 @@ bool is_same_token(std::string_view given, std::string_view token) {
     return difference == 0;
 }
 
-/// Without the port: through ssh -L a browser asks for another one.
-std::string_view name_of_host(std::string_view host) {
-    if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
-    return host.substr(0, std::min(host.find(':'), host.size()));
-}
-
-/// Names of hosts have no case.
-bool is_same_name(std::string_view a, std::string_view b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-        return std::tolower(x) == std::tolower(y);
-    });
-}
-
 }  // namespace
 
 DashboardPages::DashboardPages(DashboardDoor door, NewestPicture newest)
     : door_(std::move(door)), newest_(std::move(newest)) {}
 
 bool DashboardPages::is_known_host(std::string_view host) const {
-    const std::string_view name = name_of_host(host);
+    // Whatever the port: through ssh -L a browser asks for another one.
+    const auto name = name_of_host(host);
+    if (!name) return false;
     for (const char* loopback : {"127.0.0.1", "localhost", "[::1]"}) {
-        if (is_same_name(name, loopback)) return true;
+        if (is_same_host_name(*name, loopback)) return true;
     }
     return std::any_of(door_.hosts.begin(), door_.hosts.end(),
-                       [&](const std::string& host) { return is_same_name(name, host); });
+                       [&](const std::string& known) { return is_same_host_name(*name, known); });
 }
 
 HttpAnswer DashboardPages::picture(const HttpRequest& request) const {

@@ -29,9 +29,22 @@ std::string decoded(std::string_view text) {
     return plain;
 }
 
+/// Not within a letter: half of one is no UTF-8, and can't be in what it is searched in.
+std::string cut(std::string text, std::size_t bytes) {
+    constexpr std::size_t kMaxLetter = 4;  // bytes
+    if (text.size() <= bytes) return text;
+    const auto is_inside = [&](std::size_t at) {
+        return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+    };
+    std::size_t end = bytes;
+    while (bytes - end < kMaxLetter && is_inside(end)) --end;
+    text.resize(is_inside(end) ? bytes : end);
+    return text;
+}
+
 void take(PictureQuery& query, std::string_view name, std::string_view value) {
     if (name == "since") query.since = number_of<std::uint64_t>(value);
-    if (name == "match") query.match = decoded(value).substr(0, PictureQuery::kMaxMatch);
+    if (name == "match") query.match = cut(decoded(value), PictureQuery::kMaxMatch);
     const auto list = std::find(kPagedLists.begin(), kPagedLists.end(), name);
     if (list == kPagedLists.end()) return;
     query.from[static_cast<std::size_t>(list - kPagedLists.begin())] =

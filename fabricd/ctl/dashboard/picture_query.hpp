@@ -24,7 +24,7 @@ inline constexpr std::array<std::string_view, 8> kPagedLists = {
     "jobs", "training", "sessions", "groups", "arenas", "shards", "waiting", "paths"};
 
 struct PictureQuery {
-    static constexpr std::size_t kMaxMatch = 256;  // bytes; what is longer is cut
+    static constexpr std::size_t kMaxMatch = 256;  // bytes; what is longer is cut after a letter
 
     std::uint64_t since = 0;  // the picture that the page has; 0: none, and no history
     /// Jobs, training, sessions and groups whose label or name has this text; "": all.

@@ -30,6 +30,29 @@ TEST_SUITE("ctl.dashboard.picture_query") {
         CHECK(parse_picture_query("match=" + longest).match.size() == PictureQuery::kMaxMatch);
     }
 
+    TEST_CASE("a text that is too long is cut between two letters") {
+        const std::string two = "%C3%A4";
+        const std::string three = "%E2%82%AC";
+        const std::string four = "%F0%9F%A6%80";
+        for (const std::string& letter : {two, three, four}) {
+            for (std::size_t before = 0; before < 4; ++before) {
+                CAPTURE(letter);
+                CAPTURE(before);
+                std::string text = "match=" + std::string(before, 'x');
+                for (int i = 0; i < 300; ++i) text += letter;
+                const std::string match = parse_picture_query(text).match;
+                const std::size_t bytes = letter.size() / 3;
+                CHECK(match.size() <= PictureQuery::kMaxMatch);
+                CHECK(match.size() + bytes > PictureQuery::kMaxMatch);
+                CHECK((match.size() - before) % bytes == 0);
+            }
+        }
+        // What is no UTF-8 has no letters that could be cut.
+        std::string odd = "match=";
+        for (int i = 0; i < 300; ++i) odd += "%BF";
+        CHECK(parse_picture_query(odd).match.size() <= PictureQuery::kMaxMatch);
+    }
+
     TEST_CASE("what is none of it counts as not there") {
         for (const char* odd :
              {"", "&", "=", "&&=&", "since", "since=", "since=-1", "since=7x",
