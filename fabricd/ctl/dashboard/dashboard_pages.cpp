@@ -62,10 +62,11 @@ HttpAnswer DashboardPages::picture(const HttpRequest& request) const {
     }
     const PictureQuery query = parse_picture_query(request.query);
     const auto newest = newest_(query);
-    if (newest.number == 0) return refusal(503, "the daemon has not been asked yet");
-    if (newest.number == query.since) return answer_of(304);
-    HttpAnswer answer = answer_of(200, "application/json");
-    answer.body = newest.json;
+    HttpAnswer answer = newest.number == 0 ? refusal(503, "the daemon has not been asked yet")
+                        : newest.number == query.since ? answer_of(304)
+                                                       : answer_of(200, "application/json");
+    if (answer.status == 200) answer.body = newest.json;
+    answer.is_known = true;
     return answer;
 }
 
