@@ -1,5 +1,6 @@
 #include "fabricd/ctl/admin_client.hpp"
 
+#include <google/protobuf/arena.h>
 #include <grpcpp/create_channel.h>
 #include <unistd.h>
 
@@ -71,6 +72,14 @@ Picture unpack_watch(const WatchReply& reply) {
     unpack_all(reply.devices(), picture.devices);
     picture.telemetry = unpack(reply.telemetry());
     return picture;
+}
+
+std::vector<EventView> unpack_events(const EventsReply& reply) {
+    std::vector<EventView> events;
+    for (const auto& event : reply.events()) {
+        events.push_back({event.number(), event.unix_ms(), event.level(), event.text()});
+    }
+    return events;
 }
 
 TraceBatch unpack_traced(const admin::v1::TracedSession& session) {
@@ -226,6 +235,28 @@ Result<Picture> AdminClient::fetch(View view, std::uint64_t arena_id) {
     return picture;
 }
 
+Result<AdminClient::WholePicture> AdminClient::picture(std::optional<Rest> rest) {
+    PictureRequest request;
+    request.set_with_rest(rest.has_value());
+    if (rest) {
+        request.set_decisions(rest->decisions);
+        request.set_events(rest->events);
+    }
+    // The pieces of ten thousand sessions in few blocks, which go at once.
+    google::protobuf::Arena memory;
+    auto& reply = *google::protobuf::Arena::CreateMessage<PictureReply>(&memory);
+    FABRIC_TRY_VOID(call(&Admin::Stub::Picture, request, reply));
+    WholePicture whole;
+    whole.picture = unpack_watch(reply.watch());
+    unpack_all(reply.shards().shards(), whole.picture.shards);
+    unpack_all(reply.waiting().waiting(), whole.picture.waiting);
+    unpack_all(reply.vgpus().vgpus(), whole.vgpus);
+    unpack_all(reply.decisions().decisions(), whole.decisions);
+    whole.events = unpack_events(reply.events());
+    whole.cluster = unpack(reply.hosts());
+    return whole;
+}
+
 // No deadline: a watch lasts until `show` has seen enough, or until the daemon ends.
 Result<void> AdminClient::watch(View view, std::chrono::milliseconds interval,
                                 const std::function<bool(Picture&)>& show) {
@@ -372,11 +403,7 @@ Result<std::vector<EventView>> AdminClient::events(std::uint32_t last) {
     request.set_last(last);
     EventsReply reply;
     FABRIC_TRY_VOID(call(&Admin::Stub::Events, request, reply));
-    std::vector<EventView> events;
-    for (const auto& event : reply.events()) {
-        events.push_back({event.number(), event.unix_ms(), event.level(), event.text()});
-    }
-    return events;
+    return unpack_events(reply);
 }
 
 Result<ClusterView> AdminClient::hosts() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,22 @@ class AdminClient {
 
     /// Fetches what `view` needs. `arena_id` is for regions; 0: of all arenas.
     fabricshm::Result<Picture> fetch(View view, std::uint64_t arena_id);
+
+    /// Everything that there is to see but regions, in one request: the sessions, arenas, groups,
+    /// devices and telemetry, and with `rest` all else. What the daemon is not set up for (no
+    /// control loop, no vGPUs) is an empty part.
+    struct WholePicture {
+        Picture picture;
+        std::vector<Decision> decisions;  // the newest, the oldest of them first
+        std::vector<EventView> events;    // likewise
+        ClusterView cluster;
+        std::vector<VgpuView> vgpus;
+    };
+    struct Rest {
+        std::uint32_t decisions = 0;  // how many; 0: all
+        std::uint32_t events = 0;
+    };
+    fabricshm::Result<WholePicture> picture(std::optional<Rest> rest);
 
     /// Calls `show` with each picture until it returns false. kDaemon when the daemon ended.
     fabricshm::Result<void> watch(View view, std::chrono::milliseconds interval,

@@ -1,6 +1,7 @@
 #include "fabricd/ctl/json_view.hpp"
 
 #include "fabricd/ctl/json.hpp"
+#include "fabricd/ctl/row_text.hpp"
 #include "fabricd/ctl/telemetry_view.hpp"
 #include "fabricd/ctl/views.hpp"
 #include "fabricd/pool/view_fields.hpp"
@@ -124,6 +125,23 @@ template Json row_json(const DeviceView&);
 template Json row_json(const ShardView&);
 template Json row_json(const WaitingView&);
 template Json row_json(const StatusView&);
+
+#define FABRIC_TO_TEXT(name) row(#name, shown(view.name));
+#define FABRIC_NO_TEXT(name)
+#define FABRIC_VIEW_TEXT(View, fields, list)               \
+    void append_row(std::string& text, const View& view) { \
+        RowText row(text);                                 \
+        fields(FABRIC_TO_TEXT, list)                       \
+    }
+FABRIC_VIEW_TEXT(ArenaView, FABRIC_ARENA_FIELDS, FABRIC_NO_TEXT)
+FABRIC_VIEW_TEXT(SessionView, FABRIC_SESSION_FIELDS, FABRIC_TO_TEXT)
+FABRIC_VIEW_TEXT(GroupView, FABRIC_GROUP_FIELDS, FABRIC_TO_TEXT)
+FABRIC_VIEW_TEXT(ShardView, FABRIC_SHARD_FIELDS, FABRIC_TO_TEXT)
+
+// With names of its own, and few.
+void append_row(std::string& text, const WaitingView& waiting) {
+    text += one_line(to_json(waiting));
+}
 
 // One object whose key is the view's name, so that a line in a log names its view.
 Json json_of(const Picture& picture, View view) {

@@ -14,4 +14,11 @@ Json json_of(const Picture& picture, View view);
 template <typename Item>
 Json row_json(const Item& item);
 
+/// Appends the same as text, see RowText.
+void append_row(std::string& text, const ArenaView& arena);
+void append_row(std::string& text, const SessionView& session);
+void append_row(std::string& text, const GroupView& group);
+void append_row(std::string& text, const ShardView& shard);
+void append_row(std::string& text, const WaitingView& waiting);
+
 }  // namespace fabricd

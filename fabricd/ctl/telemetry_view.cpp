@@ -3,7 +3,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 
+#include "fabricd/ctl/row_text.hpp"
 #include "fabricd/ctl/table.hpp"
 #include "libfabricshm/base/units.hpp"
 
@@ -126,33 +128,65 @@ std::string telemetry_text(const Sample& sample) {
     return text;
 }
 
-Json training_json(const SessionSample& session, const GroupRates& rates) {
+namespace {
+
+// NaN: not known, as for known().
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+void put_training(const SessionSample& session, const GroupRates& rates, auto&& put) {
     const auto& image = session.image;
-    return {{"session", session.session_id},
-            {"pid", session.pid},
-            {"label", session.label},
-            {"device", session.device},
-            {"stale", session.stale},
-            {"member", session.member},
-            {"group", image.group_id},
-            {"rank", image.rank},
-            {"world", image.world},
-            {"steps", image.steps},
-            {"samples", image.samples},
-            {"steps_per_s", session.rates.steps_per_s},
-            {"samples_per_s", session.rates.samples_per_s},
-            {"step_s", session.rates.step_s},
-            {"compute_share", session.rates.compute_share},
-            {"wait_share", session.rates.wait_share},
-            {"comm_share", session.rates.comm_share},
-            {"share_of_group", if_known(share_of_group(session, rates))},
-            {"loss", known(image.loss)},
-            {"batch", image.batch},
-            {"queue", image.queue},
-            {"memory_used_bytes", session.memory_used},
-            {"memory_denied_bytes", session.memory_denied},
-            {"directive_serial", image.directive_serial},
-            {"sync_interval", image.sync_interval}};
+    const double share = share_of_group(session, rates);
+    put("session", session.session_id);
+    put("pid", session.pid);
+    put("uid", session.uid);
+    put("label", session.label);
+    put("device", session.device);
+    put("stale", session.stale);
+    put("member", session.member);
+    put("group", image.group_id);
+    put("rank", image.rank);
+    put("world", image.world);
+    put("steps", image.steps);
+    put("samples", image.samples);
+    put("steps_per_s", session.rates.steps_per_s);
+    put("samples_per_s", session.rates.samples_per_s);
+    put("step_s", session.rates.step_s);
+    put("compute_share", session.rates.compute_share);
+    put("wait_share", session.rates.wait_share);
+    put("comm_share", session.rates.comm_share);
+    put("share_of_group", share >= 0 ? share : kUnknown);
+    put("loss", image.loss);
+    put("batch", image.batch);
+    put("queue", image.queue);
+    put("memory_used_bytes", session.memory_used);
+    put("memory_denied_bytes", session.memory_denied);
+    put("directive_serial", image.directive_serial);
+    put("sync_interval", image.sync_interval);
+}
+
+// Rates in bytes per second and not in GB/s as above: programs convert, and JSON has the digits.
+void put_path(const PathSample& path, auto&& put) {
+    put("group", path.group_id);
+    put("from", path.from);
+    put("to", path.to);
+    put("reads", path.reads);
+    put("bytes_per_s", path.bytes_per_second);
+    put("slow_bytes_per_s", path.slow_bytes_per_second);
+    put("latency_ns", path.latency_ns);
+    put("latency_p99_ns", path.latency_p99_ns);
+}
+
+}  // namespace
+
+Json training_json(const SessionSample& session, const GroupRates& rates) {
+    RowJson row;
+    put_training(session, rates, row);
+    return row.take();
+}
+
+void append_training(std::string& text, const SessionSample& session, const GroupRates& rates) {
+    RowText row(text);
+    put_training(session, rates, row);
 }
 
 Json load_json(const DeviceSample& device) {
@@ -167,16 +201,15 @@ Json load_json(const DeviceSample& device) {
             {"stale", device.stale}};
 }
 
-// Rates in bytes per second and not in GB/s as above: programs convert, and JSON has the digits.
 Json path_json(const PathSample& path) {
-    return {{"group", path.group_id},
-            {"from", path.from},
-            {"to", path.to},
-            {"reads", path.reads},
-            {"bytes_per_s", path.bytes_per_second},
-            {"slow_bytes_per_s", path.slow_bytes_per_second},
-            {"latency_ns", path.latency_ns},
-            {"latency_p99_ns", path.latency_p99_ns}};
+    RowJson row;
+    put_path(path, row);
+    return row.take();
+}
+
+void append_path(std::string& text, const PathSample& path) {
+    RowText row(text);
+    put_path(path, row);
 }
 
 Json telemetry_json(const Sample& sample) {

@@ -28,4 +28,8 @@ Json training_json(const SessionSample& session, const GroupRates& rates);
 Json load_json(const DeviceSample& device);
 Json path_json(const PathSample& path);
 
+/// Append the same as text, see RowText.
+void append_training(std::string& text, const SessionSample& session, const GroupRates& rates);
+void append_path(std::string& text, const PathSample& path);
+
 }  // namespace fabricd

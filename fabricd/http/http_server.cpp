@@ -11,10 +11,10 @@
 #include <boost/beast/http.hpp>
 #include <cstring>
 #include <functional>
+#include <list>
 #include <optional>
 #include <thread>
 
-#include "libfabricshm/base/check.hpp"
 #include "libfabricshm/base/host_port.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -40,11 +40,34 @@ constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::string_view kUnixPrefix = "unix:";
 constexpr const char* kTokenHeader = "X-Fabric-Token";
 
+/// What has a place among the connections.
+class Client {
+  public:
+    Client() = default;
+    virtual ~Client() = default;
+    Client(const Client&) = delete;
+    Client& operator=(const Client&) = delete;
+
+    virtual void close_now() noexcept = 0;
+};
+using Clients = std::list<Client*>;
+
 // All of it belongs to the server's thread once that runs.
 struct Shared {
     HttpServerOptions options;
     HttpPages& pages;
-    unsigned open = 0;  // connections
+    Clients strangers;  // the one without progress for the longest first
+    Clients known;
+
+    /// False: all are taken, by clients that keep theirs.
+    bool make_place() {
+        if (strangers.size() + known.size() < options.connections) return true;
+        if (strangers.empty()) return false;
+        Client* const first = strangers.front();
+        strangers.pop_front();
+        first->close_now();
+        return true;
+    }
 };
 
 using Answer = http::response<http::span_body<const char>>;
@@ -68,18 +91,21 @@ HttpRequest request_of(const http::request<http::empty_body>& header) {
 
 /// It lives as long as something of it is under way.
 template <typename Protocol>
-class Connection : public std::enable_shared_from_this<Connection<Protocol>> {
+class Connection : public Client, public std::enable_shared_from_this<Connection<Protocol>> {
   public:
     Connection(typename Protocol::socket socket, Shared& shared)
-        : stream_(std::move(socket)), shared_(shared) {
-        ++shared_.open;
+        : stream_(std::move(socket)),
+          shared_(shared),
+          place_(shared.strangers.insert(shared.strangers.end(), this)) {}
+    ~Connection() override {
+        if (has_place_) (is_known_ ? shared_.known : shared_.strangers).erase(place_);
     }
-    ~Connection() {
-        FABRIC_CHECK(shared_.open > 0);
-        --shared_.open;
+
+    // Another one has the place. What is under way ends with an error.
+    void close_now() noexcept override {
+        has_place_ = false;
+        stream_.close();
     }
-    Connection(const Connection&) = delete;
-    Connection& operator=(const Connection&) = delete;
 
     // The first byte may take its time; the header that it begins may not.
     void wait_for_request() {
@@ -104,6 +130,7 @@ class Connection : public std::enable_shared_from_this<Connection<Protocol>> {
             stream_, buffer_, *parser_,
             [self = this->shared_from_this()](error_code bad, std::size_t) {
                 if (!bad) return self->answer();
+                if (!self->has_place_) return;
                 if (bad == beast::error::timeout || bad == http::error::end_of_stream) {
                     return;
                 }
@@ -124,6 +151,10 @@ class Connection : public std::enable_shared_from_this<Connection<Protocol>> {
         }
         const bool is_head = header.method() == http::verb::head;
         HttpAnswer given = shared_.pages.answer(request_of(header));
+        if (given.is_known && has_place_ && !is_known_) {
+            is_known_ = true;
+            shared_.known.splice(shared_.known.end(), shared_.strangers, place_);
+        }
         send(std::move(given), header.version(), is_head);
     }
 
@@ -144,9 +175,16 @@ class Connection : public std::enable_shared_from_this<Connection<Protocol>> {
                               self->serializer_.reset();
                               self->answer_.reset();
                               self->body_.reset();
+                              if (!self->has_place_) return;
                               if (bad || self->is_last_) return self->close();
+                              self->note_progress();
                               self->wait_for_request();
                           });
+    }
+
+    void note_progress() {
+        Clients& mine = is_known_ ? shared_.known : shared_.strangers;
+        mine.splice(mine.end(), mine, place_);
     }
 
     void close() {
@@ -161,6 +199,9 @@ class Connection : public std::enable_shared_from_this<Connection<Protocol>> {
     std::shared_ptr<const std::string> body_;  // of answer_, which only points to it
     std::optional<Answer> answer_;
     std::optional<http::response_serializer<http::span_body<const char>>> serializer_;
+    Clients::iterator place_;  // in the strangers or the known ones of shared_
+    bool has_place_ = true;
+    bool is_known_ = false;
     bool has_asked_ = false;
     bool is_last_ = false;
 };
@@ -197,7 +238,7 @@ class Listener {
         acceptor_.async_accept([this](error_code bad, typename Protocol::socket socket) {
             if (bad == asio::error::operation_aborted) return;
             if (!bad) {
-                if (shared_.open < shared_.options.connections) {
+                if (shared_.make_place()) {
                     std::make_shared<Connection<Protocol>>(std::move(socket), shared_)
                         ->wait_for_request();
                 }
@@ -236,7 +277,7 @@ Error bind_error(const error_code& bad, const std::string& listen) {
 
 struct HttpServer::Impl {
     Impl(const HttpServerOptions& options, HttpPages& pages)
-        : shared{options, pages, 0}, by_tcp(context, shared), by_path(context, shared) {}
+        : shared{options, pages, {}, {}}, by_tcp(context, shared), by_path(context, shared) {}
 
     Result<void> listen();
     Result<void> listen_at_path(const std::string& path);

@@ -28,6 +28,8 @@ struct HttpAnswer {
     std::string type;                                   // of the body
     std::shared_ptr<const std::string> body = nullptr;  // nullptr: none
     std::vector<std::pair<std::string, std::string>> headers = {};
+    /// The client has shown that it may ask: strangers can't take its place from it.
+    bool is_known = false;
 };
 
 /// What a server serves.
@@ -46,15 +48,17 @@ struct HttpServerOptions {
     /// "127.0.0.1:8765", "[::1]:0" (a loopback address; port 0: one of the kernel's choice), or
     /// "unix:PATH", a socket of mode 0600.
     std::string listen;
-    unsigned connections = 64;                    // more are closed at once
+    unsigned connections = 64;                    // see HttpServer
     std::chrono::milliseconds header_time{2000};  // for the first byte, and from it to the last
     std::chrono::milliseconds idle_time{5000};    // between requests
     std::chrono::milliseconds answer_time{10'000};
 };
 
 /// HTTP/1.1 without bodies of requests, headers of 8 KiB at most; a thread of its own. Each wait is
-/// bounded. Loopback and unix sockets only: there is no encryption, and what listens elsewhere has
-/// to have it.
+/// bounded. Any user of the host can connect: one that comes when all places are taken gets that of
+/// the stranger that has made no progress for the longest; when all are known it is closed.
+/// Loopback and unix sockets only: there is no encryption, and what listens elsewhere has to have
+/// it.
 class HttpServer {
   public:
     /// Borrows `pages`, which has to outlive it. kInvalid: no such place; kDenied: an address that

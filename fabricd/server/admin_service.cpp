@@ -120,6 +120,36 @@ bool AdminService::pause(grpc::ServerContext& context, std::chrono::milliseconds
     return false;
 }
 
+// One request and one turn of the control thread for what else were seven of each: a page asks once
+// a second, and each call by itself costs gRPC's threads more than its answer.
+grpc::Status AdminService::Picture(grpc::ServerContext* context, const PictureRequest* request,
+                                   PictureReply* reply) {
+    SnapshotParts parts{.sessions = true, .arenas = true, .groups = true};
+    parts.shards = request->with_rest();
+    const Snapshot snapshot = hooks_.snapshot(parts);
+    WatchReply& watch = *reply->mutable_watch();
+    pack_watch(snapshot, facts_, false, watch);
+    if (hooks_.sample) pack(hooks_.sample(), *watch.mutable_telemetry());
+    if (!request->with_rest()) return grpc::Status::OK;
+    for (const ShardView& shard : snapshot.shards) {
+        pack(shard, *reply->mutable_shards()->add_shards());
+    }
+    // What this daemon is not set up for is an empty part, and no error.
+    const WaitingRequest waiting;
+    Waiting(context, &waiting, reply->mutable_waiting());
+    const VgpusRequest vgpus;
+    Vgpus(context, &vgpus, reply->mutable_vgpus());
+    const HostsRequest hosts;
+    Hosts(context, &hosts, reply->mutable_hosts());
+    DecisionsRequest decisions;
+    decisions.set_last(request->decisions());
+    Decisions(context, &decisions, reply->mutable_decisions());
+    EventsRequest events;
+    events.set_last(request->events());
+    Events(context, &events, reply->mutable_events());
+    return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Decisions(grpc::ServerContext*, const DecisionsRequest* request,
                                      DecisionsReply* reply) {
     // An empty list would mean that the loop has decided nothing.

@@ -69,6 +69,8 @@ class AdminService final : public admin::v1::Admin::Service {
                           admin::v1::SetQuotaReply* reply) override;
     grpc::Status Watch(grpc::ServerContext* context, const admin::v1::WatchRequest* request,
                        grpc::ServerWriter<admin::v1::WatchReply>* writer) override;
+    grpc::Status Picture(grpc::ServerContext* context, const admin::v1::PictureRequest* request,
+                         admin::v1::PictureReply* reply) override;
     grpc::Status Decisions(grpc::ServerContext*, const admin::v1::DecisionsRequest* request,
                            admin::v1::DecisionsReply* reply) override;
     grpc::Status Waiting(grpc::ServerContext*, const admin::v1::WaitingRequest*,

@@ -14,6 +14,7 @@ void pack_session(const SessionSample& session, Training& message) {
     const SessionRates& rates = session.rates;
     message.set_session_id(session.session_id);
     message.set_pid(session.pid);
+    message.set_uid(session.uid);
     message.set_label(session.label);
     message.set_device(session.device);
     message.set_stale(session.stale);
@@ -44,6 +45,7 @@ SessionSample unpack_session(const Training& message) {
     session.image = fabricshm::empty_telemetry();
     session.session_id = message.session_id();
     session.pid = message.pid();
+    session.uid = message.uid();
     session.label = message.label();
     session.device = message.device();
     session.stale = message.stale();

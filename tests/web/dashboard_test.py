@@ -32,6 +32,25 @@ def formatted(size):
     return f"{int(size)} {unit}" if size == int(size) else f"{size:.1f} {unit}"
 
 
+# Elements whose text has too little contrast to what is behind it.
+FAINT = """
+    const colour = (text) => text.match(/[0-9.]+/g).slice(0, 3).map(Number);
+    const light = (rgb) => { const c = rgb.map((v) => { v /= 255;
+        return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+        return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
+    const back = (node) => { for (; node; node = node.parentElement) {
+        const c = getComputedStyle(node).backgroundColor;
+        if (!c.startsWith('rgba') ) return colour(c); } return [255, 255, 255]; };
+    const is_seen_through = (node) => { for (; node; node = node.parentElement) {
+        if (getComputedStyle(node).opacity !== '1') return true; } return false; };
+    return [...document.querySelectorAll('h1, h2, p, td, th, a, code, figcaption, summary, button, li, text')]
+        .filter((node) => node.textContent.trim() && node.getClientRects().length)
+        .map((node) => { const style = getComputedStyle(node);
+            const a = light(colour(node instanceof SVGElement ? style.fill : style.color)), b = light(back(node));
+            return [is_seen_through(node) ? 0 : (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 80)]; })
+        .filter((pair) => pair[0] < 4.5);"""
+
+
 class DashboardTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -91,10 +110,10 @@ class DashboardTest(unittest.TestCase):
         rows = wait_for(lambda: [row for row in self.browser.table("training") if row[0] == "numbers" and row[4] == "3"],
                         "training of the job, with its three steps")
         training = next(t for t in self.daemon.ask("top", "--count", "1")["telemetry"]["training"] if t["label"] == "numbers")
-        self.assertEqual(rows[0][1], "0/1")
-        self.assertEqual(rows[0][2], str(training["session"]))
-        self.assertEqual(rows[0][4], str(training["steps"]))
-        self.assertEqual(float(rows[0][10]), 1.5)
+        self.assertEqual(rows[0][1:3], [str(os.getuid()), "0/1"])
+        self.assertEqual(rows[0][3], str(training["session"]))
+        self.assertEqual(rows[0][5], str(training["steps"]))
+        self.assertEqual(float(rows[0][11]), 1.5)
         shown_version = self.browser.run("return document.getElementById('version').textContent")
         self.assertEqual(shown_version, self.daemon.ask("status")["status"]["version"])
         self.browser.picture("dashboard")
@@ -173,13 +192,47 @@ class DashboardTest(unittest.TestCase):
             training = [t for t in top["telemetry"]["training"] if t["label"] == "summed"]
             row = [row for row in self.browser.table("job-list") if row[0] == "summed"]
             live = sum(not t["stale"] for t in training)
-            wanted = ["summed", str(len(sessions)), "0", str(live), str(len(training) - live)]
+            wanted = ["summed", str(os.getuid()), str(len(sessions)), "0", str(live), str(len(training) - live)]
             total = self.browser.run("return document.querySelector('#jobs-text [data-field=sessions]').dataset.value")
-            return len(training) == 3 and row and row[0][:5] == wanted and total == str(len(top["sessions"]))
+            return len(training) == 3 and row and row[0][:6] == wanted and total == str(len(top["sessions"]))
         wait_for(same, f"the sums in {self.browser.table('job-list')}")
 
+    def test_3c_a_click_on_a_job_shows_what_is_of_it(self):
+        made = []
+        for label in ("cat", "cats"):
+            session = self.session(label)
+            arena = session.arena(f"arena of {label}", bytes=4 << 20)
+            made += [arena, arena.join("world", 0, 1)]
+            session.step(samples=1, group=made[-1])
+        wait_for(lambda: {"cat", "cats"} <= {row[0] for row in self.browser.table("training")}, "both jobs")
+        number = next(a["id"] for a in self.daemon.ask("arenas")["arenas"] if a["name"] == "arena of cat")
+        everything = len(self.browser.table("arenas"))
+        self.browser.driver.find_element("xpath", "//button[@class='job'][text()='cat']").send_keys(Keys.ENTER)
+
+        def only(table, column, value):
+            wait_for(lambda: [row[column] for row in self.browser.table(table)] == [value], f"{value} alone in {table}: {self.browser.table(table)}")
+        only("job-list", 0, "cat")
+        only("sessions", 3, "cat")
+        only("training", 0, "cat")
+        only("arenas", 0, "arena of cat")
+        only("groups", 1, str(number))
+        self.browser.picture("job")
+        self.browser.driver.find_element("id", "filter-clear").click()
+        wait_for(lambda: len(self.browser.table("arenas")) >= everything, "all again")
+        for one in reversed(made):
+            one.close()
+
+    def test_3d_a_filter_without_a_match_says_so(self):
+        self.session("one")
+        field = self.browser.driver.find_element("id", "filter")
+        field.send_keys("no such job")
+        self.shown("document.getElementById('filtered-text').textContent === 'Nothing matches \"no such job\".'", "that nothing matches")
+        self.browser.picture("nothing")
+        field.send_keys(Keys.ESCAPE)
+        self.shown("document.getElementById('filtered').hidden", "all again")
+
     def test_4_nothing_sticks_out_on_small_and_large_screens(self):
-        for width in (360, 1920):
+        for width in (320, 360, 640, 1920):  # 320 and 640: a screen of 1280 at 400 % and 200 %
             self.browser.size(width)
             self.browser.driver.get("about:blank")
             self.browser.driver.get(self.dashboard.address)
@@ -205,23 +258,10 @@ class DashboardTest(unittest.TestCase):
         self.assertEqual(outline, "solid")
 
     def test_6_text_can_be_read_by_day_and_by_night(self):
-        script = """
-            const colour = (text) => text.match(/[0-9.]+/g).slice(0, 3).map(Number);
-            const light = (rgb) => { const c = rgb.map((v) => { v /= 255;
-                return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
-                return 0.2126 * c[0] + 0.7152 * c[1] + 0.0722 * c[2]; };
-            const back = (node) => { for (; node; node = node.parentElement) {
-                const c = getComputedStyle(node).backgroundColor;
-                if (!c.startsWith('rgba') ) return colour(c); } return [255, 255, 255]; };
-            return [...document.querySelectorAll('h1, h2, p, td, th, a, code, figcaption, summary')]
-                .filter((node) => node.textContent.trim() && node.getClientRects().length)
-                .map((node) => { const a = light(colour(getComputedStyle(node).color)), b = light(back(node));
-                    return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), node.outerHTML.slice(0, 80)]; })
-                .filter((pair) => pair[0] < 4.5);"""
         backs = []
         for scheme in ("light", "dark"):
             self.browser.scheme(scheme)
-            self.assertEqual(self.browser.run(script), [], scheme)
+            self.assertEqual(self.browser.run(FAINT), [], scheme)
             backs.append(self.browser.run("return getComputedStyle(document.body).backgroundColor"))
             self.browser.picture(scheme)
         self.browser.scheme("light")
@@ -236,6 +276,9 @@ class DashboardTest(unittest.TestCase):
         self.assertIn(self.daemon.admin, text)
         # The last picture stays.
         self.assertTrue(self.browser.table("arenas"))
+        for scheme in ("dark", "light"):
+            self.browser.scheme(scheme)
+            self.assertEqual(self.browser.run(FAINT), [], scheme)
         self.browser.picture("away")
         self.daemon.start()
         self.shown("!document.body.classList.contains('away')", "the daemon is found")
@@ -288,7 +331,7 @@ class DashboardTest(unittest.TestCase):
         self.browser.driver.find_element("id", "filter").send_keys("wide-017")
         wait_for(lambda: len(self.browser.table("sessions")) == 3, "its three sessions")
         self.assertEqual({row[3] for row in self.browser.table("sessions")}, {"wide-017"})
-        self.assertEqual([row[:2] for row in self.browser.table("job-list")], [["wide-017", "3"]])
+        self.assertEqual([row[:3] for row in self.browser.table("job-list")], [["wide-017", str(os.getuid()), "3"]])
 
     def test_9_the_token_leaves_the_address_and_opens_the_door_alone(self):
         self.assertNotIn("#", self.browser.driver.current_url)

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "fabricd/ctl/dashboard/dashboard_pages.hpp"
+#include "fabricd/ctl/dashboard/host_header.hpp"
 #include "fabricd/ctl/dashboard/picture_keeper.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/os/fd.hpp"
@@ -98,6 +99,13 @@ CtlExit run_dashboard(const CtlOptions& options) {
     ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     const auto token = options.file.empty() ? make_token() : read_token(options.file);
     if (!token.ok()) return fail(CtlExit::kUsage, token.error());
+    for (const std::string& name : options.settings) {
+        // One that no request can be for would refuse all of them, and not say why.
+        if (name_of_host(name) == std::optional<std::string_view>(name)) continue;
+        return fail(CtlExit::kUsage,
+                    explain({Errc::kInvalid, 0, "listen"},
+                            "--host %s: a name alone, without a port", name.c_str()));
+    }
     PictureKeeperOptions asked;
     asked.admin_socket = find_admin_socket(options.socket);
     PictureKeeper keeper(asked);

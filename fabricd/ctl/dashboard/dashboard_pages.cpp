@@ -1,8 +1,8 @@
 #include "fabricd/ctl/dashboard/dashboard_pages.hpp"
 
 #include <algorithm>
-#include <cctype>
 
+#include "fabricd/ctl/dashboard/host_header.hpp"
 #include "fabricd/ctl/dashboard/page_files.hpp"
 
 namespace fabricd {
@@ -38,31 +38,20 @@ bool is_same_token(std::string_view given, std::string_view token) {
     return difference == 0;
 }
 
-/// Without the port: through ssh -L a browser asks for another one.
-std::string_view name_of_host(std::string_view host) {
-    if (host.starts_with('[')) return host.substr(0, host.find(']') + 1);
-    return host.substr(0, std::min(host.find(':'), host.size()));
-}
-
-/// Names of hosts have no case.
-bool is_same_name(std::string_view a, std::string_view b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-        return std::tolower(x) == std::tolower(y);
-    });
-}
-
 }  // namespace
 
 DashboardPages::DashboardPages(DashboardDoor door, NewestPicture newest)
     : door_(std::move(door)), newest_(std::move(newest)) {}
 
 bool DashboardPages::is_known_host(std::string_view host) const {
-    const std::string_view name = name_of_host(host);
+    // Whatever the port: through ssh -L a browser asks for another one.
+    const auto name = name_of_host(host);
+    if (!name) return false;
     for (const char* loopback : {"127.0.0.1", "localhost", "[::1]"}) {
-        if (is_same_name(name, loopback)) return true;
+        if (is_same_host_name(*name, loopback)) return true;
     }
     return std::any_of(door_.hosts.begin(), door_.hosts.end(),
-                       [&](const std::string& host) { return is_same_name(name, host); });
+                       [&](const std::string& known) { return is_same_host_name(*name, known); });
 }
 
 HttpAnswer DashboardPages::picture(const HttpRequest& request) const {
@@ -73,10 +62,11 @@ HttpAnswer DashboardPages::picture(const HttpRequest& request) const {
     }
     const PictureQuery query = parse_picture_query(request.query);
     const auto newest = newest_(query);
-    if (newest.number == 0) return refusal(503, "the daemon has not been asked yet");
-    if (newest.number == query.since) return answer_of(304);
-    HttpAnswer answer = answer_of(200, "application/json");
-    answer.body = newest.json;
+    HttpAnswer answer = newest.number == 0 ? refusal(503, "the daemon has not been asked yet")
+                        : newest.number == query.since ? answer_of(304)
+                                                       : answer_of(200, "application/json");
+    if (answer.status == 200) answer.body = newest.json;
+    answer.is_known = true;
     return answer;
 }
 

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "fabricd/ctl/cluster_commands.hpp"
+#include "fabricd/ctl/dashboard/job_scope.hpp"
 #include "fabricd/ctl/dashboard/list_text.hpp"
 #include "fabricd/ctl/decision_view.hpp"
 #include "fabricd/ctl/json_view.hpp"
@@ -120,13 +121,13 @@ class PictureWriter {
         text_ += json;
     }
 
-    /// The rows that the query wants of those that match it.
-    template <typename Item, typename IsMatch, typename ToJson>
-    std::string page(PagedList list, const std::vector<Item>& items, IsMatch is_match,
-                     ToJson to_json) {
+    /// The rows that the query wants of those that are in its scope.
+    template <typename Item, typename AppendRow>
+    std::string page(PagedList list, const std::vector<Item>& items, const JobScope& scope,
+                     AppendRow append_row) {
         std::vector<const Item*> found;
         for (const Item& item : items) {
-            if (is_match(item)) found.push_back(&item);
+            if (scope.has(item)) found.push_back(&item);
         }
         // Of a list that has become shorter the last page.
         const std::size_t last = found.empty() ? 0 : (found.size() - 1) / kListRows * kListRows;
@@ -136,18 +137,14 @@ class PictureWriter {
         const auto index = static_cast<std::size_t>(list);
         ListText text({kListRows, kListBytes[index]});
         for (std::size_t i = from; i < found.size(); ++i) {
-            if (!text.add(to_json(*found[i]))) break;
+            const auto append = [&](std::string& row) { append_row(row, *found[i]); };
+            if (!text.append(append)) break;
         }
         lists_[std::string(kPagedLists[index])] = {{"from", from},
                                                    {"rows", text.rows()},
                                                    {"matching", found.size()},
                                                    {"all", items.size()}};
         return text.text();
-    }
-    template <typename Item, typename ToJson>
-    std::string page(PagedList list, const std::vector<Item>& items, ToJson to_json) {
-        return page(
-            list, items, [](const Item&) { return true; }, to_json);
     }
 
     /// The first rows of a list that is short, as a rule; there are `all` of them.
@@ -271,53 +268,42 @@ void put_control(const DashboardPicture& all, PictureWriter& writer) {
     writer.put("decisions", writer.newest("decisions", decisions, kDecisions));
 }
 
-std::string telemetry_text_of(const Sample& sample, const PictureQuery& query,
-                              PictureWriter& writer) {
+std::string telemetry_text_of(const Sample& sample, const JobScope& scope, PictureWriter& writer) {
     const GroupRates rates = rates_of_groups(sample);
-    const auto is_match = [&](const SessionSample& session) {
-        return session.label.find(query.match) != std::string::npos;
-    };
-    const auto training = [&](const SessionSample& session) {
-        return training_json(session, rates);
+    const auto training = [&](std::string& text, const SessionSample& session) {
+        append_training(text, session, rates);
     };
     return with_lists(
         {{"number", sample.number}, {"cost_ns", sample.cost_ns}},
-        {{"training", writer.page(PagedList::kTraining, sample.sessions, is_match, training)},
+        {{"training", writer.page(PagedList::kTraining, sample.sessions, scope, training)},
          {"devices",
           writer.first("load", rows_of(sample.devices, load_json), kLoad, sample.devices.size())},
-         {"paths", writer.page(PagedList::kPaths, sample.paths, path_json)}});
+         {"paths", writer.page(PagedList::kPaths, sample.paths, scope, append_path)}});
 }
 
-void put_pool(const Picture& all, const PictureQuery& query, PictureWriter& writer) {
-    const auto row = [](const auto& item) { return row_json(item); };
-    const auto has_label = [&](const SessionView& session) {
-        return session.label.find(query.match) != std::string::npos;
-    };
-    const auto has_name = [&](const GroupView& group) {
-        return group.name.find(query.match) != std::string::npos;
-    };
+void put_pool(const Picture& all, const JobScope& scope, PictureWriter& writer) {
+    const auto row = [](std::string& text, const auto& item) { append_row(text, item); };
+    const auto json = [](const auto& item) { return row_json(item); };
     writer.put("status", status_text(all.status, writer));
-    writer.put("arenas", writer.page(PagedList::kArenas, all.arenas, row));
-    writer.put("sessions", writer.page(PagedList::kSessions, all.sessions, has_label, row));
-    writer.put("groups", writer.page(PagedList::kGroups, all.groups, has_name, row));
-    writer.put("telemetry", telemetry_text_of(all.telemetry, query, writer));
-    writer.put("pools", writer.first("pools", rows_of(all.pools, row), kPools, all.pools.size()));
+    writer.put("arenas", writer.page(PagedList::kArenas, all.arenas, scope, row));
+    writer.put("sessions", writer.page(PagedList::kSessions, all.sessions, scope, row));
+    writer.put("groups", writer.page(PagedList::kGroups, all.groups, scope, row));
+    writer.put("telemetry", telemetry_text_of(all.telemetry, scope, writer));
+    writer.put("pools", writer.first("pools", rows_of(all.pools, json), kPools, all.pools.size()));
     writer.put("devices",
-               writer.first("devices", rows_of(all.devices, row), kDevices, all.devices.size()));
-    writer.put("waiting", writer.page(PagedList::kWaiting, all.waiting, row));
-    writer.put("shards", writer.page(PagedList::kShards, all.shards, row));
+               writer.first("devices", rows_of(all.devices, json), kDevices, all.devices.size()));
+    writer.put("waiting", writer.page(PagedList::kWaiting, all.waiting, scope, row));
+    writer.put("shards", writer.page(PagedList::kShards, all.shards, scope, row));
 }
 
-void put_sums(const JobSums& sums, const PictureQuery& query, PictureWriter& writer) {
+void put_sums(const JobSums& sums, const JobScope& scope, PictureWriter& writer) {
     Json totals = json_of(sums.all);
-    totals["label"] = nullptr;
+    totals["label"] = totals["uid"] = nullptr;
     totals["jobs"] = sums.jobs.size();
     writer.put("totals", one_line(totals));
-    const auto has_label = [&](const JobSum& job) {
-        return job.label.find(query.match) != std::string::npos;
-    };
-    writer.put("jobs", writer.page(PagedList::kJobs, sums.jobs, has_label,
-                                   [](const JobSum& job) { return json_of(job); }));
+    writer.put("jobs",
+               writer.page(PagedList::kJobs, sums.jobs, scope,
+                           [](std::string& text, const JobSum& job) { append_row(text, job); }));
 }
 
 }  // namespace
@@ -332,9 +318,11 @@ std::string picture_text(const PictureStamp& stamp, const DashboardPicture* pict
                                    {"socket", stamp.socket},
                                    {"error", stamp.error}}));
     writer.put("match", one_line(query.match));
+    writer.put("user", query.user ? std::to_string(*query.user) : "null");
     if (picture != nullptr) {
-        put_sums(picture->sums, query, writer);
-        put_pool(picture->picture, query, writer);
+        const JobScope scope(picture->picture, query);
+        put_sums(picture->sums, scope, writer);
+        put_pool(picture->picture, scope, writer);
         put_control(*picture, writer);
     }
     if (!history.empty()) writer.put("history", history);

@@ -15,6 +15,16 @@ constexpr double kNotThere = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kRateOf = "samples_per_s/";
 constexpr int kDigits = 7;  // more than a curve shows
 
+std::string name_of(const JobSum& job) {
+    return std::string(kRateOf) + std::to_string(job.uid) + "/" + job.label;
+}
+
+/// Of a name that the one above made.
+bool is_asked_for(std::string_view name, const PictureQuery& query) {
+    if (query.user) return name == name_of({.label = query.match, .uid = *query.user});
+    return name.substr(name.find('/', kRateOf.size()) + 1).find(query.match) != name.npos;
+}
+
 void append_number(std::string& text, double value) {
     if (!std::isfinite(value)) {
         text += "null";
@@ -53,9 +63,9 @@ void History::add(std::int64_t unix_ms, const Picture& picture, const JobSums& s
     for (const auto& device : picture.telemetry.devices) {
         if (device.busy >= 0) put("busy/" + device.name, device.busy);
     }
-    // Per label and not per rank: a job of many ranks is one curve.
+    // Per job and not per rank: a job of many ranks is one curve.
     for (const JobSum& job : sums.jobs) {
-        if (job.live != 0) put(std::string(kRateOf) + job.label, job.samples_per_s);
+        if (job.live != 0) put(name_of(job), job.samples_per_s);
     }
     if (moments_.size() <= kMaxPoints) return;
     moments_.pop_front();
@@ -82,7 +92,7 @@ std::string History::values_text(const Series& series) const {
     return text + "]";
 }
 
-std::string History::text(std::size_t bytes, std::string_view match) const {
+std::string History::text(std::size_t bytes, const PictureQuery& query) const {
     const std::string end = "},\"all\":" + std::to_string(series_.size()) + "}";
     std::string text = "{\"unix_ms\":" + one_line(moments_) + ",\"series\":{";
     bool is_first = true;
@@ -90,7 +100,7 @@ std::string History::text(std::size_t bytes, std::string_view match) const {
         for (const auto& [name, series] : series_) {
             const bool is_job = name.starts_with(kRateOf);
             if (is_job != of_jobs) continue;
-            if (is_job && name.find(match, kRateOf.size()) == name.npos) continue;
+            if (is_job && !is_asked_for(name, query)) continue;
             const std::string one = one_line(name) + ":" + values_text(series);
             if (text.size() + one.size() + 1 + end.size() > bytes) return;
             if (!is_first) text += ',';

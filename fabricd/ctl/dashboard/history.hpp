@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "fabricd/ctl/dashboard/job_sums.hpp"
+#include "fabricd/ctl/dashboard/picture_query.hpp"
 #include "fabricd/ctl/picture.hpp"
 
 namespace fabricd {
@@ -23,11 +24,11 @@ class History {
     /// `unix_ms` rises from call to call; `sums` are those of `picture`.
     void add(std::int64_t unix_ms, const Picture& picture, const JobSums& sums);
 
-    /// {"unix_ms": [...], "series": {"pool_used_bytes": [...], "samples_per_s/LABEL": [...], ...},
-    /// "all": N}. Each list has as many elements as there are moments; null: not there then. The
-    /// series of the whole daemon come first, then those of jobs whose label has `match`, as far as
-    /// `bytes` reaches; "all": how many there are.
-    std::string text(std::size_t bytes, std::string_view match = {}) const;
+    /// {"unix_ms": [...], "series": {"pool_used_bytes": [...], "samples_per_s/UID/LABEL": [...],
+    /// ...}, "all": N}. Each list has as many elements as there are moments; null: not there then.
+    /// The series of the whole daemon come first, then those of the jobs that `query` asks for, as
+    /// far as `bytes` reaches; "all": how many there are.
+    std::string text(std::size_t bytes, const PictureQuery& query = {}) const;
 
   private:
     struct Series {

@@ -1,4 +1,4 @@
-// JobSums: what the sessions of each label are together, so that a page shows all of them in few
+// JobSums: what the sessions of each job are together, so that a page shows all of them in few
 // rows.
 
 #pragma once
@@ -12,8 +12,10 @@
 
 namespace fabricd {
 
+/// The sessions of one label and one user: two users may call their jobs alike.
 struct JobSum {
     std::string label;
+    std::uint32_t uid = 0;
     std::uint64_t sessions = 0;
     std::uint64_t away = 0;  // of them: not connected
     std::uint64_t live = 0;  // that report steps
@@ -33,13 +35,15 @@ struct JobSum {
 };
 
 struct JobSums {
-    std::vector<JobSum> jobs;  // by label
-    JobSum all;                // of all sessions, without a label
+    std::vector<JobSum> jobs;  // by label, then by user
+    JobSum all;                // of all sessions, without a label and a user
 };
 
 /// Costs a pass over the sessions of `picture`.
 JobSums sums_of(const Picture& picture);
 
 Json json_of(const JobSum& job);
+/// Appends the same as text, see RowText.
+void append_row(std::string& text, const JobSum& job);
 
 }  // namespace fabricd

@@ -20,11 +20,19 @@ class ListText {
 
     /// False when it is full: the row is not in it, and none after it should be.
     bool add(const Json& row) {
+        return append([&](std::string& text) { text += one_line(row); });
+    }
+    /// The same of a row that `append_row` appends to the text.
+    template <typename AppendRow>
+    bool append(AppendRow append_row) {
         if (rows_ == bound_.rows) return false;
-        const std::string text = one_line(row);
-        if (text_.size() + text.size() + 1 > bound_.bytes) return false;
+        const std::size_t before = text_.size();
         if (rows_ != 0) text_ += ',';
-        text_ += text;
+        append_row(text_);
+        if (text_.size() + (rows_ == 0 ? 1 : 0) > bound_.bytes) {
+            text_.resize(before);
+            return false;
+        }
         ++rows_;
         return true;
     }

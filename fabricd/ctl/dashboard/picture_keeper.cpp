@@ -26,19 +26,6 @@ std::int64_t unix_ms_now() {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
 }
 
-// What a daemon is not set up for (no control loop, no vGPUs) is an empty part of the picture; a
-// daemon that has gone is the end of it.
-template <typename Part>
-Result<void> take(Result<Part> fetched, Part& into) {
-    if (fetched.ok()) {
-        into = std::move(fetched).value();
-        return {};
-    }
-    const Errc code = fetched.error().code;
-    if (code == Errc::kDaemon || code == Errc::kTimeout) return fetched.error();
-    return {};
-}
-
 std::string text_of(const Error& error, const std::string& socket) {
     if (error.code == Errc::kDaemon) return "no fabricd answers at " + socket;
     if (error.code == Errc::kDenied) return socket + " is for the daemon's own user and root";
@@ -86,18 +73,16 @@ Result<DashboardPicture> PictureKeeper::fetch(bool all) {
         FABRIC_TRY(AdminClient made, AdminClient::connect(options_.admin_socket, options_.timeout));
         client_ = std::make_unique<AdminClient>(std::move(made));
     }
+    std::optional<AdminClient::Rest> rest;
+    if (all) rest = {kAskedDecisions, kAskedEvents};
+    FABRIC_TRY(AdminClient::WholePicture whole, client_->picture(rest));
     DashboardPicture got;
-    FABRIC_TRY(got.picture, client_->fetch(View::kTop, 0));
-    if (!all) return got;
-    FABRIC_TRY(Picture waiting, client_->fetch(View::kWaiting, 0));
-    got.picture.waiting = std::move(waiting.waiting);
-    FABRIC_TRY(Picture shards, client_->fetch(View::kShards, 0));
-    got.picture.shards = std::move(shards.shards);
-    FABRIC_TRY_VOID(take(client_->vgpus(), got.vgpus));
-    FABRIC_TRY_VOID(take(client_->decisions(0, kAskedDecisions), got.decisions));
-    FABRIC_TRY_VOID(take(client_->events(kAskedEvents), got.events));
-    FABRIC_TRY_VOID(take(client_->hosts(), got.cluster));
-    got.is_whole = true;
+    got.picture = std::move(whole.picture);
+    got.decisions = std::move(whole.decisions);
+    got.events = std::move(whole.events);
+    got.cluster = std::move(whole.cluster);
+    got.vgpus = std::move(whole.vgpus);
+    got.is_whole = all;
     return got;
 }
 
@@ -173,8 +158,7 @@ PictureKeeper::Newest PictureKeeper::newest(const PictureQuery& query) {
         return {stamp.number, found->second.json};
     }
     const Kept picture = picture_;
-    const std::string history =
-        query.since == 0 ? history_.text(kMaxHistoryBytes, query.match) : "";
+    const std::string history = query.since == 0 ? history_.text(kMaxHistoryBytes, query) : "";
     lock.unlock();
     auto text =
         std::make_shared<const std::string>(picture_text(stamp, picture.get(), query, history));

@@ -8,11 +8,12 @@ namespace fabricd {
 namespace {
 
 template <typename Number>
-Number number_of(std::string_view text) {
+std::optional<Number> parse_number(std::string_view text) {
     Number number = 0;
     const char* const end = text.data() + text.size();
     const auto parsed = std::from_chars(text.data(), end, number);
-    return parsed.ec == std::errc() && parsed.ptr == end ? number : 0;
+    const bool is_number = parsed.ec == std::errc() && parsed.ptr == end;
+    return is_number ? std::optional(number) : std::nullopt;
 }
 
 /// What encodeURIComponent() made of it. A percent sign without two digits stays one.
@@ -29,13 +30,27 @@ std::string decoded(std::string_view text) {
     return plain;
 }
 
+/// Not within a letter: half of one is no UTF-8, and can't be in what it is searched in.
+std::string cut(std::string text, std::size_t bytes) {
+    constexpr std::size_t kMaxLetter = 4;  // bytes
+    if (text.size() <= bytes) return text;
+    const auto is_inside = [&](std::size_t at) {
+        return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
+    };
+    std::size_t end = bytes;
+    while (bytes - end < kMaxLetter && is_inside(end)) --end;
+    text.resize(is_inside(end) ? bytes : end);
+    return text;
+}
+
 void take(PictureQuery& query, std::string_view name, std::string_view value) {
-    if (name == "since") query.since = number_of<std::uint64_t>(value);
-    if (name == "match") query.match = decoded(value).substr(0, PictureQuery::kMaxMatch);
+    if (name == "since") query.since = parse_number<std::uint64_t>(value).value_or(0);
+    if (name == "match") query.match = cut(decoded(value), PictureQuery::kMaxMatch);
+    if (name == "user") query.user = parse_number<std::uint32_t>(value);
     const auto list = std::find(kPagedLists.begin(), kPagedLists.end(), name);
     if (list == kPagedLists.end()) return;
     query.from[static_cast<std::size_t>(list - kPagedLists.begin())] =
-        number_of<std::size_t>(value);
+        parse_number<std::size_t>(value).value_or(0);
 }
 
 }  // namespace
@@ -43,6 +58,7 @@ void take(PictureQuery& query, std::string_view name, std::string_view value) {
 std::string PictureQuery::key() const {
     std::string key = since == 0 ? "history" : "";
     for (const std::size_t first : from) key += "," + std::to_string(first);
+    key += user ? ",of " + std::to_string(*user) : ",";
     return key + "," + match;
 }
 

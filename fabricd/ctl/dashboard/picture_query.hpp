@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,11 +25,14 @@ inline constexpr std::array<std::string_view, 8> kPagedLists = {
     "jobs", "training", "sessions", "groups", "arenas", "shards", "waiting", "paths"};
 
 struct PictureQuery {
-    static constexpr std::size_t kMaxMatch = 256;  // bytes; what is longer is cut
+    static constexpr std::size_t kMaxMatch = 256;  // bytes; what is longer is cut after a letter
 
     std::uint64_t since = 0;  // the picture that the page has; 0: none, and no history
-    /// Jobs, training, sessions and groups whose label or name has this text; "": all.
+    /// What is of the jobs whose label has this text, or has it in its own name; "": all. See
+    /// JobScope.
     std::string match;
+    /// With it `match` is a whole label: what is of this user's job of that label, and no more.
+    std::optional<std::uint32_t> user;
     std::array<std::size_t, kPagedLists.size()> from{};  // the first row of each list
 
     std::size_t from_of(PagedList list) const { return from[static_cast<std::size_t>(list)]; }
@@ -37,8 +41,8 @@ struct PictureQuery {
     std::string key() const;
 };
 
-/// Of "since=7&match=job%201&sessions=500". What is no such part, or no number, counts as not
-/// there; of two the last one counts.
+/// Of "since=7&match=job%201&user=1000&sessions=500". What is no such part, or no number, counts as
+/// not there; of two the last one counts.
 PictureQuery parse_picture_query(std::string_view query);
 
 }  // namespace fabricd

@@ -28,13 +28,20 @@ class Echo : public HttpPages {
         answer.type = "text/plain";
         answer.headers = {{"X-Test", "yes"}};
         if (answer.status == 304) return answer;
+        answer.is_known = !request.token.empty();
         answer.body = std::make_shared<const std::string>(
-            std::string(request.method) + " " + std::string(request.path) + " " +
+            padding + std::string(request.method) + " " + std::string(request.path) + " " +
             std::string(request.query) + " " + std::string(request.host) + " " +
             std::string(request.token));
         return answer;
     }
+
+    std::string padding;
 };
+
+constexpr const char* kGet = "GET /a HTTP/1.1\r\nHost: h\r\n\r\n";
+constexpr const char* kLastGet = "GET /a HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
+constexpr const char* kKnownGet = "GET /a HTTP/1.1\r\nHost: h\r\nX-Fabric-Token: secret\r\n\r\n";
 
 HttpServerOptions local_options() {
     HttpServerOptions options;
@@ -76,6 +83,20 @@ std::string read_all(const Fd& socket) {
         if (got <= 0) return all;
         all.append(piece, static_cast<std::size_t>(got));
     }
+}
+
+// One answer, of a connection that stays: to the end of the header, and what its length says.
+std::string read_answer(const Fd& socket) {
+    std::string all;
+    char byte = 0;
+    while (!all.ends_with("\r\n\r\n")) {
+        if (::recv(socket.get(), &byte, 1, 0) != 1) return all;
+        all += byte;
+    }
+    const auto length = all.find("Content-Length: ");
+    std::size_t left = length == all.npos ? 0 : std::stoul(all.substr(length + 16));
+    for (; left > 0 && ::recv(socket.get(), &byte, 1, 0) == 1; --left) all += byte;
+    return all;
 }
 
 std::string ask(std::uint16_t port, const std::string& text) {
@@ -166,27 +187,84 @@ TEST_SUITE("http.http_server") {
         CHECK(errno != EAGAIN);
     }
 
-    TEST_CASE("clients above the limit are closed at once, and others are served after them") {
+    TEST_CASE("one that comes when all places are taken gets that of the one silent the longest") {
         Echo pages;
         HttpServerOptions options = local_options();
+        options.header_time = options.idle_time = options.answer_time = std::chrono::seconds(60);
+        options.connections = 3;
+        auto server = HttpServer::start(options, pages);
+        REQUIRE(server.ok());
+        const std::uint16_t port = (*server)->port();
+        const Fd silent = connect_to(port);
+        const Fd half = connect_to(port);
+        send_text(half, "GET / HT");
+        const Fd open = connect_to(port);
+        send_text(open, kGet);
+        CHECK(read_answer(open).ends_with("GET /a  h "));
+        // Each of these has an answer at once, though the first two have their places for a minute.
+        CHECK(ask(port, kLastGet).ends_with("GET /a  h "));
+        errno = 0;
+        CHECK(read_all(silent).empty());
+        CHECK(errno != EAGAIN);
+        const Fd more = connect_to(port);
+        const Fd most = connect_to(port);
+        send_text(most, kGet);
+        CHECK(read_answer(most).ends_with("GET /a  h "));
+        errno = 0;
+        CHECK(read_all(half).empty());
+        CHECK(errno != EAGAIN);
+    }
+
+    TEST_CASE("clients that read nothing of many answers keep no others out") {
+        Echo pages;
+        pages.padding = std::string(1 << 20, 'x');
+        HttpServerOptions options = local_options();
+        options.header_time = options.idle_time = options.answer_time = std::chrono::seconds(60);
         options.connections = 2;
         auto server = HttpServer::start(options, pages);
         REQUIRE(server.ok());
+        const std::uint16_t port = (*server)->port();
+        const Fd first = connect_to(port);
+        const Fd second = connect_to(port);
+        for (const Fd* one : {&first, &second}) {
+            // More than what the sockets between them hold.
+            for (int i = 0; i < 50; ++i) send_text(*one, kGet);
+        }
+        CHECK(ask(port, kLastGet).size() > pages.padding.size());
+        CHECK(ask(port, kLastGet).size() > pages.padding.size());
+    }
+
+    TEST_CASE("a thousand strangers don't take the place of one that is known") {
+        Echo pages;
+        HttpServerOptions options = local_options();
+        options.header_time = options.idle_time = std::chrono::seconds(60);
+        options.connections = 2;
+        auto server = HttpServer::start(options, pages);
+        REQUIRE(server.ok());
+        const std::uint16_t port = (*server)->port();
+        const Fd known = connect_to(port);
+        send_text(known, kKnownGet);
+        CHECK(read_answer(known).ends_with("GET /a  h secret"));
+        for (int i = 0; i < 1000; ++i) {
+            const Fd stranger = connect_to(port);
+            if (i % 3 == 0) send_text(stranger, "GET");
+        }
+        send_text(known, kKnownGet);
+        CHECK(read_answer(known).ends_with("GET /a  h secret"));
+        // When all are known a stranger has no place, and gets one when one of them goes.
         {
-            const Fd first = connect_to((*server)->port());
-            const Fd second = connect_to((*server)->port());
-            const Fd third = connect_to((*server)->port());
+            const Fd other = connect_to(port);
+            send_text(other, kKnownGet);
+            CHECK(read_answer(other).ends_with("GET /a  h secret"));
+            const Fd stranger = connect_to(port);
             errno = 0;
-            CHECK(read_all(third).empty());
+            CHECK(read_all(stranger).empty());
             CHECK(errno != EAGAIN);
         }
         // The server learns of an end by itself, a moment later: asked until then.
         std::string answer;
-        for (int i = 0; i < 1000 && answer.empty(); ++i) {
-            answer = ask((*server)->port(),
-                         "GET /again HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-        }
-        CHECK(answer.ends_with("GET /again  h "));
+        for (int i = 0; i < 1000 && answer.empty(); ++i) answer = ask(port, kLastGet);
+        CHECK(answer.ends_with("GET /a  h "));
     }
 
     TEST_CASE("it listens where other hosts can't come, and says so otherwise") {

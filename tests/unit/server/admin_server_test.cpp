@@ -38,6 +38,8 @@ Snapshot sample() {
     snapshot.devices[0].spec.numa_node = 1;
     snapshot.devices[0].faults = "ecc";
     snapshot.groups = {{7, 5, "world", 2, 4, 3, {1, 2}, GroupState::kBroken}};
+    snapshot.shards.emplace_back();
+    snapshot.shards.back().name = "job/weights";
     snapshot.totals = {2, 1, 1, 2, 1};
     return snapshot;
 }
@@ -121,6 +123,35 @@ TEST_SUITE("server.admin_server") {
         Call second;
         REQUIRE(fixture.stub->Sessions(&second, {}, &sessions).ok());
         CHECK(sessions.sessions(0).label() == "train?.py");
+    }
+
+    TEST_CASE(
+        "a picture is all parts, of one snapshot, and those that there are none of are empty") {
+        Fixture fixture;
+        PictureRequest request;
+        PictureReply reply;
+        Call first;
+        REQUIRE(fixture.stub->Picture(&first, request, &reply).ok());
+        CHECK(reply.watch().sessions_size() == 2);
+        CHECK(reply.watch().groups_size() == 1);
+        CHECK(reply.watch().arenas_size() == 1);
+        CHECK(reply.watch().devices_size() == 1);
+        CHECK(reply.watch().status().pid() == ::getpid());
+        CHECK(reply.watch().regions_size() == 0);
+        CHECK_FALSE(reply.has_shards());
+        CHECK_FALSE(reply.has_events());
+        CHECK(fixture.snapshots == 1);
+        request.set_with_rest(true);
+        Call second;
+        REQUIRE(fixture.stub->Picture(&second, request, &reply).ok());
+        REQUIRE(reply.shards().shards_size() == 1);
+        CHECK(reply.shards().shards(0).name() == "job/weights");
+        // This daemon has no hooks for these.
+        CHECK(reply.decisions().decisions_size() == 0);
+        CHECK(reply.waiting().waiting_size() == 0);
+        CHECK(reply.vgpus().vgpus_size() == 0);
+        CHECK(reply.events().events_size() == 0);
+        CHECK(fixture.snapshots == 2);
     }
 
     TEST_CASE("lists come whole, regions by arena when asked") {

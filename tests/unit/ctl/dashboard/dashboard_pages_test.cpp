@@ -94,7 +94,9 @@ TEST_SUITE("ctl.dashboard.dashboard_pages") {
         }
         for (const char* strange :
              {"", "evil.example", "evil.example:8765", "127.0.0.1.evil.example",
-              "localhost.evil.example:8765", "[::2]:8765", "[::1", "fabric.example.evil.example"}) {
+              "localhost.evil.example:8765", "[::2]:8765", "[::1", "fabric.example.evil.example",
+              "127.0.0.1:abc", "127.0.0.1:1@evil.example", "localhost:", "[::1]evil.example",
+              "[::1]:1@evil.example", "fabric.example:443@evil.example"}) {
             CAPTURE(strange);
             request.host = strange;
             CHECK(pages.answer(request).status == 421);

@@ -249,6 +249,33 @@ TEST_SUITE("ctl.dashboard.dashboard_picture") {
               doctest::Approx(1.0 / kManySessions));
     }
 
+    TEST_CASE("of one job a picture has what is of it, and of which it is") {
+        DashboardPicture picture = picture_of(100);
+        for (std::uint64_t i = 1; i <= 50; ++i) {
+            ArenaView arena;
+            arena.id = i;
+            arena.session_ids = {i};
+            picture.picture.arenas.push_back(arena);
+            GroupView group;
+            group.id = 100 + i;
+            group.arena_id = i;
+            group.name = "world";
+            picture.picture.groups.push_back(group);
+        }
+        // The sessions 2 and 52 of the label job1, and not those of job10 to job19.
+        const Json json = json_of(picture, "since=1&match=job1&user=0");
+        CHECK(json["match"] == "job1");
+        CHECK(json["user"] == 0);
+        CHECK(ids_of(json["sessions"], "id") == std::vector<std::uint64_t>{2, 52});
+        CHECK(ids_of(json["arenas"], "id") == std::vector<std::uint64_t>{2});
+        CHECK(ids_of(json["groups"], "id") == std::vector<std::uint64_t>{102});
+        CHECK(json["jobs"].size() == 1);
+        CHECK(json["lists"]["groups"]["all"] == 50);
+        CHECK(json_of(picture, "since=1&match=job1&user=1")["sessions"].empty());
+        CHECK(json_of(picture, "since=1&match=job1")["sessions"].size() == 22);
+        CHECK(json_of(picture, "since=1&match=job1")["user"].is_null());
+    }
+
     TEST_CASE("without a daemon there is what is wrong, and nothing else") {
         const PictureStamp stamp{1, 5, false, 5, "/s", "no fabricd answers at /s"};
         const Json json = Json::parse(picture_text(stamp, nullptr, {}, ""));

@@ -28,7 +28,9 @@ void add(History& history, std::int64_t unix_ms, const Picture& picture) {
 }
 
 Json json_of(const History& history, std::size_t bytes = SIZE_MAX, std::string_view match = {}) {
-    return Json::parse(history.text(bytes, match));
+    PictureQuery query;
+    query.match = match;
+    return Json::parse(history.text(bytes, query));
 }
 
 TEST_SUITE("ctl.dashboard.history") {
@@ -39,8 +41,8 @@ TEST_SUITE("ctl.dashboard.history") {
         const Json json = json_of(history);
         CHECK(json["unix_ms"] == Json({1000, 2000}));
         CHECK(json["series"]["pool_used_bytes"] == Json({10.0, 20.0}));
-        CHECK(json["series"]["samples_per_s/mnist"] == Json({150.0, 150.0}));
-        CHECK(json["series"]["samples_per_s/other"] == Json({nullptr, 1.0}));
+        CHECK(json["series"]["samples_per_s/0/mnist"] == Json({150.0, 150.0}));
+        CHECK(json["series"]["samples_per_s/0/other"] == Json({nullptr, 1.0}));
     }
 
     TEST_CASE("a job that is away leaves a gap, and its curve goes with its last point") {
@@ -48,13 +50,13 @@ TEST_SUITE("ctl.dashboard.history") {
         add(history, 0, picture_of(1, {{"short", 7}}));
         add(history, 1, picture_of(1));
         add(history, 2, picture_of(1, {{"short", 9}}));
-        CHECK(json_of(history)["series"]["samples_per_s/short"] == Json({7.0, nullptr, 9.0}));
+        CHECK(json_of(history)["series"]["samples_per_s/0/short"] == Json({7.0, nullptr, 9.0}));
         for (std::size_t i = 0; i < History::kMaxPoints - 1; ++i) {
             add(history, static_cast<std::int64_t>(3 + i), picture_of(1));
         }
-        CHECK(json_of(history)["series"].contains("samples_per_s/short"));
+        CHECK(json_of(history)["series"].contains("samples_per_s/0/short"));
         add(history, 10'000, picture_of(1));
-        CHECK_FALSE(json_of(history)["series"].contains("samples_per_s/short"));
+        CHECK_FALSE(json_of(history)["series"].contains("samples_per_s/0/short"));
     }
 
     TEST_CASE("it keeps the newest points, and all lists are of one length") {
@@ -125,9 +127,28 @@ TEST_SUITE("ctl.dashboard.history") {
         History history;
         add(history, 0, picture_of(1, {{"mnist", 100}, {"other", 1}}));
         const Json series = json_of(history, SIZE_MAX, "nis")["series"];
-        CHECK(series.contains("samples_per_s/mnist"));
-        CHECK_FALSE(series.contains("samples_per_s/other"));
+        CHECK(series.contains("samples_per_s/0/mnist"));
+        CHECK_FALSE(series.contains("samples_per_s/0/other"));
         CHECK(series["samples_per_s"] == Json::array({101.0}));
+        // Not those whose user has it in the number.
+        CHECK_FALSE(json_of(history, SIZE_MAX, "0")["series"].contains("samples_per_s/0/mnist"));
+    }
+
+    TEST_CASE("jobs of one label and two users are two curves") {
+        History history;
+        JobSums sums = sums_of(picture_of(1, {{"mnist", 100}, {"mnists", 1}}));
+        sums.jobs.push_back(sums.jobs.front());
+        sums.jobs.back().uid = 7;
+        sums.jobs.back().samples_per_s = 5;
+        history.add(0, picture_of(1), sums);
+        const Json all = json_of(history)["series"];
+        CHECK(all["samples_per_s/0/mnist"] == Json::array({100.0}));
+        CHECK(all["samples_per_s/7/mnist"] == Json::array({5.0}));
+        const Json one = Json::parse(
+            history.text(SIZE_MAX, parse_picture_query("match=mnist&user=0")))["series"];
+        CHECK(one.contains("samples_per_s/0/mnist"));
+        CHECK_FALSE(one.contains("samples_per_s/7/mnist"));
+        CHECK_FALSE(one.contains("samples_per_s/0/mnists"));
     }
 }
 

@@ -59,6 +59,24 @@ TEST_SUITE("ctl.dashboard.job_sums") {
         CHECK(json_of(sums.jobs[0])["slowest_session"] == 2);
     }
 
+    TEST_CASE("one label of two users is two jobs") {
+        Picture picture;
+        picture.telemetry.sessions = {live_of(1, "job", 1.0, 0), live_of(2, "job", 1.0, 0),
+                                      live_of(3, "job", 1.0, 0)};
+        picture.telemetry.sessions[1].uid = 1000;
+        picture.sessions.emplace_back();
+        picture.sessions.back().label = "job";
+        picture.sessions.back().uid = 1000;
+        const JobSums sums = sums_of(picture);
+        REQUIRE(sums.jobs.size() == 2);
+        CHECK(json_of(sums.jobs[0])["uid"] == 0);
+        CHECK(sums.jobs[0].live == 2);
+        CHECK(json_of(sums.jobs[1])["uid"] == 1000);
+        CHECK(sums.jobs[1].live == 1);
+        CHECK(sums.jobs[1].sessions == 1);
+        CHECK(sums.all.live == 3);
+    }
+
     TEST_CASE("a stale rank next to live ones wants attention, and has no rate") {
         Picture picture;
         picture.telemetry.sessions = {live_of(1, "job", 1.0, 0), live_of(2, "job", 1.0, 0)};
