@@ -49,7 +49,7 @@ struct StoreExchange {
         try {
             const std::string key = prefix + std::to_string(calls++) + '/';
             const auto* first = static_cast<const std::uint8_t*>(mine);
-            store->set(key + std::to_string(rank), {first, first + bytes});
+            store->set(key + std::to_string(rank), std::vector<std::uint8_t>(first, first + bytes));
             for (int peer = 0; peer < size; ++peer) {
                 const auto theirs = store->get(key + std::to_string(peer));
                 if (theirs.size() != bytes) {

@@ -187,8 +187,8 @@ class RollCall {
     /// Any other rank: is there, and waits for the word of rank 0, which it returns as lead() does.
     bool answer(int rank, bool is_apart) {
         // Before it is there: rank 0 looks when all are.
-        if (is_apart) store_->set(apart_, {});
-        store_->set(place_of(rank), {});
+        if (is_apart) store_->set(apart_, std::vector<std::uint8_t>());
+        store_->set(place_of(rank), std::vector<std::uint8_t>());
         // Rank 0 says which ranks are missing, and may have begun to wait later than this one.
         const auto limit = deadline_ + std::chrono::seconds(5) - Clock::now();
         try {
