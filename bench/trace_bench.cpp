@@ -56,7 +56,7 @@ void around_an_operation(benchmark::State& state) {
     static LatencyCounters latencies;
     Meter meter;
     meter.set_latencies(&latencies);
-    if (state.range(0) != 0) meter.set_trace(&lasting.trace);
+    if (state.range(0) != 0) meter.set_trace(lasting.trace);
     TraceRecord record{};
     record.group_id = 1;
     record.world = 2;
@@ -96,7 +96,7 @@ std::unique_ptr<Group> join(Block& block, int rank, LastingTrace* trace) {
     static LatencyCounters latencies[kRanks];
     auto meter = std::make_shared<Meter>();
     meter->set_latencies(&latencies[rank]);
-    if (trace != nullptr) meter->set_trace(&trace->trace);
+    if (trace != nullptr) meter->set_trace(trace->trace);
     return Group::attach(block.place(rank, std::move(meter)),
                          Clock::now() + std::chrono::seconds(30))
         .value();

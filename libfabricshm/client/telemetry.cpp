@@ -107,7 +107,7 @@ void Telemetry::add_meter(std::uint64_t group_id, const std::shared_ptr<Meter>& 
     const std::lock_guard lock(mutex_);
     meters_.push_back({group_id, meter, {}});
     meter->set_latencies(&latencies_);
-    if (monotonic_clock_ns() < trace_until_ns_) meter->set_trace(&trace_);
+    if (monotonic_clock_ns() < trace_until_ns_) meter->set_trace(trace_);
 }
 
 int Telemetry::read_due(std::int64_t now_ns) {
@@ -245,11 +245,15 @@ Result<void> Telemetry::take_telemetry(const Fd& file) {
     return {};
 }
 
-// Under the lock.
-void Telemetry::set_trace(OperationTrace* trace) noexcept {
+// Under the lock. False: an operation has it still.
+bool Telemetry::stop_trace() noexcept {
+    bool is_quiet = true;
     for (Metered& metered : meters_) {
-        if (const auto meter = metered.meter.lock()) meter->set_trace(trace);
+        const auto meter = metered.meter.lock();
+        if (meter && !meter->stop_trace()) is_quiet = false;
     }
+    trace_until_ns_ = 0;
+    return is_quiet;
 }
 
 // Under the lock, while no meter has the trace.
@@ -262,12 +266,11 @@ Result<void> Telemetry::map_ring(const Fd& file) {
     } else {
         ring_ = std::move(fresh);
     }
-    // So that no operation takes the page faults. Added, not stored: an operation that began under
-    // the last trace may write yet.
+    // So that no operation takes the page faults.
     auto& ring = *reinterpret_cast<TraceRing*>(ring_.data());
     constexpr std::size_t kSlotsOfPage = kPageFileBytes / sizeof(TraceSlot);
     for (std::size_t slot = 0; slot < kTraceRecords; slot += kSlotsOfPage) {
-        // Relaxed: it changes nothing.
+        // Relaxed, and added, not stored: it changes nothing, whatever is in the file.
         ring.slots[slot].sequence.fetch_add(0, std::memory_order_relaxed);
     }
     ring.slots[kTraceRecords - 1].sequence.fetch_add(0, std::memory_order_relaxed);
@@ -276,15 +279,17 @@ Result<void> Telemetry::map_ring(const Fd& file) {
 
 Result<void> Telemetry::take_trace(const proto::Trace& trace, const Fd& file) {
     const std::lock_guard lock(mutex_);
-    set_trace(nullptr);
-    trace_until_ns_ = 0;
+    const bool is_quiet = stop_trace();
     if (trace.bytes == 0) return {};
+    if (!is_quiet) return Error{Errc::kBusy, 0, "trace: an operation is stopped in the last one"};
     if (trace.bytes != kTraceFileBytes) return Error{Errc::kVersion, 0, "trace file"};
     FABRIC_TRY_VOID(map_ring(file));
     trace_.begin_trace(ring_.data(), trace.until_ns,
                        {trace.base_ns, trace.base_ticks, trace.scale});
     trace_until_ns_ = trace.until_ns;
-    set_trace(&trace_);
+    for (Metered& metered : meters_) {
+        if (const auto meter = metered.meter.lock()) meter->set_trace(trace_);
+    }
     return {};
 }
 

@@ -70,7 +70,8 @@ class Telemetry {
 
     /// What the daemon says of a trace: the operations of all groups, also of those that are joined
     /// later, go into the ring in `file` until its end, in place of a trace before; or no longer.
-    /// kVersion for another size, kCorrupt as for pages.
+    /// kVersion for another size, kCorrupt as for pages; kBusy: a thread was stopped in the middle
+    /// of the last trace, and nothing is traced.
     Result<void> take_trace(const proto::Trace& trace, const Fd& file);
 
     /// The directives in force; serial 0: none.
@@ -97,7 +98,7 @@ class Telemetry {
     void publish_shards(std::int64_t now_ns) noexcept;
     void publish_waits() noexcept;
     void publish_latencies(std::int64_t now_ns) noexcept;
-    void set_trace(OperationTrace* trace) noexcept;
+    bool stop_trace() noexcept;
     Result<void> map_ring(const Fd& file);
 
     std::mutex mutex_;

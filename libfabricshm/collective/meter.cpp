@@ -1,6 +1,7 @@
 #include "libfabricshm/collective/meter.hpp"
 
 #include <algorithm>
+#include <thread>
 
 namespace fabricshm {
 
@@ -59,17 +60,46 @@ Meter::Timing Meter::begin_traced(OperationTrace& trace, Bytes bytes) noexcept {
     const bool timed = bytes >= kAlwaysFrom || --left_ == 0;
     Timing timing = timed ? begin_timed(bytes) : Timing{};
     longest_.begin();
-    timing.traced_ns = trace.begin();
+    const std::uint64_t serial = trace.serial();
+    if (serial != traced_serial_) traced_end_ns_ = 0;  // by another clock
+    traced_serial_ = serial;
+    // Not before the last one's end, on whichever processor that was read.
+    timing.traced_ns = std::max(trace.begin(), traced_end_ns_);
     return timing;
 }
 
+// One of two sees the other: either this one is seen writing by stop_trace(), which then waits, or
+// it sees that there is no trace. For that all four accesses have to be in one order
+// (sequentially consistent): each side stores first and loads then.
 void Meter::trace(const Timing& timing, TraceRecord record) noexcept {
-    // Relaxed: see begin(). It may be off by now.
-    OperationTrace* trace = trace_.load(std::memory_order_relaxed);
-    if (trace == nullptr) return;
-    record.begin_ns = timing.traced_ns;
-    record.arrive_ns = longest_.end_ns();
-    if (!trace->write(record)) trace_.store(nullptr, std::memory_order_relaxed);
+    is_writing_.store(true, std::memory_order_seq_cst);
+    OperationTrace* trace = trace_.load(std::memory_order_seq_cst);
+    if (trace != nullptr && trace->serial() == traced_serial_) {
+        record.begin_ns = timing.traced_ns;
+        record.arrive_ns = longest_.end_ns();
+        if (trace->write(record)) {
+            traced_end_ns_ = record.end_ns;
+        } else {
+            // Relaxed: it is over, which a later operation may find out as well.
+            trace_.store(nullptr, std::memory_order_relaxed);
+        }
+    }
+    // Release: what was written is there before stop_trace() returns.
+    is_writing_.store(false, std::memory_order_release);
+}
+
+bool Meter::stop_trace() noexcept {
+    // A record takes some 20 ns. Its thread may be kept from its processor meanwhile, for some
+    // turns of the scheduler, or be stopped by a debugger.
+    constexpr auto kMaxWait = std::chrono::milliseconds(200);
+    trace_.store(nullptr, std::memory_order_seq_cst);
+    if (!is_writing_.load(std::memory_order_seq_cst)) return true;
+    const TimePoint until = Clock::now() + kMaxWait;
+    while (is_writing_.load(std::memory_order_acquire)) {
+        if (Clock::now() >= until) return false;
+        std::this_thread::yield();
+    }
+    return true;
 }
 
 // Worked out from what was called, not counted at the loads: what rank r reads of, or stores into,

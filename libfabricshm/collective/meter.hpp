@@ -76,20 +76,25 @@ class Meter {
     /// The bytes of an operation that went well.
     void count(const MeteredCall& call) noexcept;
 
-    /// From now on operations are written there; nullptr: nowhere. Any thread; what it was lives on
-    /// for as long as the meter, since an operation may be in it.
-    void set_trace(OperationTrace* trace) noexcept {
-        // Release: a thread that sees the trace sees what was made ready in it. (Readers need no
-        // acquire: all they do with it depends on the pointer, or is checked by its reader.)
-        trace_.store(trace, std::memory_order_release);
+    /// Operations that begin from now on are written there. Any thread; it lives on for as long as
+    /// the meter, since an operation may read its clock.
+    void set_trace(OperationTrace& trace) noexcept {
+        // Release: a thread that sees the trace sees what was made ready in it. (begin() needs no
+        // acquire: all it does with it depends on the pointer.)
+        trace_.store(&trace, std::memory_order_release);
     }
+    /// From now on nothing is written. True once no operation is writing any more, so that the
+    /// trace may begin again with another ring; false when one was kept from its processor in the
+    /// middle of it for too long. Any thread.
+    bool stop_trace() noexcept;
     /// From now on the latencies of operations are counted there; it outlives every operation. Any
     /// thread.
     void set_latencies(LatencyCounters* latencies) noexcept {
         // Release, as above.
         latencies_.store(latencies, std::memory_order_release);
     }
-    /// After end(), of an operation that was traced: `record` lacks its times.
+    /// After end(), of an operation that was traced: `record` lacks its times. Nothing is written
+    /// of one that began under an earlier trace: its beginning is none of this one's.
     void trace(const Timing& timing, TraceRecord record) noexcept;
 
     /// A message; any thread.
@@ -109,7 +114,11 @@ class Meter {
     std::uint32_t drawn_ = 1;  // how many the next timed one stands for
     std::uint32_t random_ = 1;
 
+    std::uint64_t traced_serial_ = 0;  // of the trace that the operation began under
+    std::int64_t traced_end_ns_ = 0;   // of the last operation that was written to it
+
     std::atomic<OperationTrace*> trace_{nullptr};
+    std::atomic<bool> is_writing_{false};
     std::atomic<LatencyCounters*> latencies_{nullptr};
     LongestWait longest_;  // of the operation that is traced now
 

@@ -12,16 +12,25 @@
 namespace fabricshm {
 
 /// Of one session. The ring's memory and this outlive every operation of the session's groups: a
-/// later trace has the same addresses.
+/// later trace has the same addresses. Each trace has a serial, by which an operation that began
+/// under an earlier one is known when it ends.
 class OperationTrace {
   public:
-    /// Before it is given to a meter: operations until `until_ns` go into `ring`.
+    /// While no meter has this: operations that begin from now on and end by `until_ns` go into
+    /// `ring`.
     void begin_trace(std::byte* ring, std::int64_t until_ns, const TickRate& rate) noexcept {
         clock_.set(rate);
         // Relaxed, here and below: Meter::set_trace() releases them.
         until_ns_.store(until_ns, std::memory_order_relaxed);
         ring_.store(ring, std::memory_order_relaxed);
+        // Release: an operation that sees the new serial reads the new clock. One that reads a
+        // clock of both rates has the old serial, and is not written.
+        serial_.store(serial_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
+
+    /// Of the trace that is on, or was; 0 before the first one. An operation takes it before its
+    /// begin().
+    std::uint64_t serial() const noexcept { return serial_.load(std::memory_order_acquire); }
 
     std::int64_t now_ns() const noexcept { return clock_.now_ns(); }
 
@@ -49,6 +58,7 @@ class OperationTrace {
     TickClock clock_;
     std::atomic<std::int64_t> until_ns_{0};
     std::atomic<std::byte*> ring_{nullptr};
+    std::atomic<std::uint64_t> serial_{0};
 };
 
 /// When the longest wait of an operation ended. Waits that follow each other at once are one: a

@@ -13,6 +13,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <ranges>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -44,10 +46,21 @@ constexpr int kWorld = 4;
 
 // The steps of the story, in memory that parent and ranks share.
 constexpr int kIdle = 0, kKnown = 1, kEnd = 2;
+constexpr int kLate = 3;  // the rank that can be held back
 
 struct Board {
     std::atomic<int> phase{kIdle};
     std::atomic<int> ran{0};  // ranks that have run the known operations
+    std::atomic<bool> holds{false};
+    std::atomic<std::uint64_t> begun[kWorld]{};  // small sums of each rank
+
+    /// The late rank is held back, and all others wait for it in the next sum.
+    bool is_held() const {
+        const std::uint64_t late = begun[kLate];
+        return holds && late != 0 && std::ranges::all_of(std::views::iota(0, kLate), [&](int rank) {
+                   return begun[rank] == late + 1;
+               });
+    }
 };
 
 struct SharedBoard {
@@ -101,6 +114,8 @@ int work(const std::string& socket, int rank, Board& board) {
     std::vector<float> in(1 << 20, 1.0F), out(1 << 20);
     for (bool is_done = false;;) {
         spin(std::chrono::microseconds(300));
+        while (rank == kLate && board.holds) spin(std::chrono::microseconds(100));
+        ++board.begun[rank];
         float phase = rank == 0 ? static_cast<float>(board.phase.load()) : 0.0F;
         const int code =
             fabricshm_allreduce(group, &phase, &phase, 1, FABRICSHM_F32, FABRICSHM_SUM);
@@ -217,6 +232,16 @@ struct Reading {
     std::vector<std::pair<json, json>> ends_;
 };
 
+/// What a process has mapped of traces: of each trace another file.
+std::string ring_of(pid_t process) {
+    std::ifstream maps("/proc/" + std::to_string(process) + "/maps");
+    for (std::string line; std::getline(maps, line);) {
+        const auto device = line.find(" 00:");
+        if (has(line, "fabric-trace")) return line.substr(device);
+    }
+    return "";
+}
+
 int count_of(const std::string& text, const std::string& part) {
     int count = 0;
     for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
@@ -317,6 +342,47 @@ TEST_SUITE("multiproc.fabricd.trace") {
         CHECK(other.code == 1);
         CHECK(has(other.error, "no process"));
         CHECK(Reading(path).tracks.size() == kWorld);
+        board->phase = kEnd;
+        for (Child& rank : ranks) CHECK(rank.wait() == 0);
+    }
+
+    TEST_CASE("a sum that one trace saw begin and the next one end is in neither, and no forgery") {
+        const TemporaryDirectory folder;
+        const std::string path = folder.file("trace.json");
+        SharedBoard board;
+        Daemon daemon;
+        std::vector<Child> ranks;
+        for (int rank = 0; rank < kWorld; ++rank) {
+            ranks.emplace_back([&, rank] { return work(daemon.socket(), rank, *board); });
+        }
+        REQUIRE(becomes_true([&] { return board->begun[kLate] > 0; }));
+        for (int i = 0; i < 3; ++i) {
+            Tracing first(daemon, path, "600");
+            REQUIRE(becomes_true([&] { return first.sees_all_ranks(); }));
+            board->holds = true;
+            REQUIRE(becomes_true([&] { return board->is_held(); }));
+            REQUIRE(first.interrupt() == 0);
+            CHECK(first.said()["senseless"] == 0);
+            const auto rings = [&] {
+                std::set<std::string> all;
+                for (const Child& rank : ranks) all.insert(ring_of(rank.pid()));
+                return all;
+            };
+            const auto before = rings();
+            Tracing second(daemon, path, "600");
+            REQUIRE(becomes_true([&] {
+                return std::ranges::none_of(
+                    rings(), [&](const auto& ring) { return before.count(ring) != 0; });
+            }));
+            CHECK(board->is_held());
+            board->holds = false;
+            REQUIRE(becomes_true([&] { return second.sees_all_ranks(); }));
+            REQUIRE(second.interrupt() == 0);
+            CAPTURE(second.errors());
+            CHECK(second.said()["senseless"] == 0);
+            CHECK(second.said()["ranks"] == kWorld);
+        }
+        CHECK_FALSE(has(daemon.log(), "can't be"));
         board->phase = kEnd;
         for (Child& rank : ranks) CHECK(rank.wait() == 0);
     }

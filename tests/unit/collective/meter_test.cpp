@@ -5,6 +5,8 @@
 #include <iterator>
 #include <memory>
 #include <numeric>
+#include <thread>
+#include <vector>
 
 #include "libfabricshm/collective/peer_read.hpp"
 
@@ -15,6 +17,27 @@ namespace {
 
 MeteredCall call(Kind kind, Bytes bytes, bool in_pieces, int rank, int root = 0) {
     return {kind, bytes, in_pieces, rank, 4, root};
+}
+
+struct OwnRing {
+    OwnRing() { format_trace(bytes()); }
+    std::byte* bytes() { return reinterpret_cast<std::byte*>(ring.get()); }
+    std::vector<TraceRecord> read() {
+        std::vector<TraceRecord> records;
+        TraceReader reader(bytes());
+        reader.read(records);
+        CHECK(reader.senseless() == 0);
+        return records;
+    }
+    std::unique_ptr<TraceRing> ring = std::make_unique<TraceRing>();
+};
+
+TraceRecord record_of(std::uint64_t epoch) {
+    TraceRecord record{};
+    record.group_id = 3;
+    record.world = 2;
+    record.epoch = epoch;
+    return record;
 }
 
 }  // namespace
@@ -133,5 +156,75 @@ TEST_SUITE("collective.meter") {
         int changed = 0;
         for (std::size_t i = 0; i < sizeof memory; ++i) changed += memory[i] != std::byte(i % 251);
         CHECK(changed == 0);
+    }
+
+    TEST_CASE("an operation that began under one trace is not written to the next one") {
+        OwnRing first, second;
+        OperationTrace trace;
+        Meter meter;
+        trace.begin_trace(first.bytes(), INT64_MAX, {});
+        meter.set_trace(trace);
+        const auto old = meter.begin(8);
+        REQUIRE(old.traced_ns != 0);
+        REQUIRE(meter.stop_trace());
+        trace.begin_trace(second.bytes(), INT64_MAX, {});
+        meter.set_trace(trace);
+        meter.trace(old, record_of(1));
+        CHECK(first.read().empty());
+        CHECK(second.read().empty());
+        const auto next = meter.begin(8);
+        meter.trace(next, record_of(2));
+        REQUIRE(second.read().size() == 1);
+        CHECK(second.read()[0].epoch == 2);
+    }
+
+    TEST_CASE("operations of a group follow each other, by the clock of their own trace") {
+        OwnRing first, second;
+        OperationTrace trace;
+        Meter meter;
+        trace.begin_trace(first.bytes(), INT64_MAX, {});
+        meter.set_trace(trace);
+        meter.trace(meter.begin(8), record_of(1));
+        // Its clock began at 1 ns just now.
+        REQUIRE(meter.stop_trace());
+        trace.begin_trace(second.bytes(), INT64_MAX, {1, read_ticks(), 1});
+        meter.set_trace(trace);
+        meter.trace(meter.begin(8), record_of(2));
+        meter.trace(meter.begin(8), record_of(3));
+        const auto records = second.read();
+        REQUIRE(records.size() == 2);
+        CHECK(records[0].begin_ns < first.read()[0].begin_ns);
+        CHECK(records[1].begin_ns >= records[0].end_ns);
+    }
+
+    TEST_CASE("once a trace is stopped its ring is nothing's, while operations go on") {
+        constexpr int kTraces = 300;
+        OperationTrace trace;
+        Meter meter;
+        std::atomic<bool> ends{false};
+        std::atomic<std::uint64_t> written{0};
+        std::thread rank([&] {
+            for (std::uint64_t epoch = 0; !ends; ++epoch) {
+                const auto timing = meter.begin(8);
+                if (timing.traced_ns == 0) continue;
+                meter.trace(timing, record_of(epoch));
+                ++written;
+            }
+        });
+        for (int i = 0; i < kTraces; ++i) {
+            OwnRing ring;
+            const std::int64_t began_ns = monotonic_clock_ns();
+            trace.begin_trace(ring.bytes(), INT64_MAX, {});
+            meter.set_trace(trace);
+            const std::uint64_t before = written;
+            while (written < before + 3) std::this_thread::yield();
+            REQUIRE(meter.stop_trace());
+            const std::uint64_t head = ring.ring->head;
+            CHECK(head % 2 == 0);
+            for (const TraceRecord& record : ring.read()) CHECK(record.begin_ns >= began_ns);
+            CHECK(ring.ring->head == head);
+        }
+        ends = true;
+        rank.join();
     }
 }
