@@ -9,6 +9,7 @@
 
 #include "fabricd/config/completion.hpp"
 #include "kernels/dtype.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/collective/kinds.hpp"
 
 namespace bench {
@@ -353,6 +354,7 @@ Parsed parse(int argc, const char* const* argv) {
     app.set_version_flag("--version", std::string("fabric-bench ") + fabricshm_version());
     std::vector<std::string> words;
     app.add_option("COLLECTIVE", words, "What to measure: " + joined(kind_names()));
+    fabricshm::refuse_empty_values(app);
     app.footer(kMore);
     try {
         app.parse(argc, argv);

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "emu/faults/fault_runner.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/version.hpp"
 
 namespace {
@@ -48,6 +49,7 @@ int main(int argc, char** argv) {
     app.set_version_flag("-V,--version", "fabric-faults " FABRIC_VERSION);
     app.add_flag("--check", check, "Read the plan, say what is wrong with it, and end");
     app.add_option("PLAN", path, "Fault plan, a TOML file (docs/emulator.md)")->required();
+    fabricshm::refuse_empty_values(app);  // not of COMMAND, whose words are its own
     app.add_option("COMMAND", command, "What to run, after --");
     app.footer(kMore);
     try {

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -18,6 +19,7 @@
 
 #include "emu/hosts/incoherent_hosts.hpp"
 #include "emu/litmus/litmus.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/version.hpp"
 #include "libfabricshm/machine/visibility_proof.hpp"
 #include "libfabricshm/os/mapping.hpp"
@@ -141,6 +143,10 @@ Options parse(int argc, char** argv) {
         if (found == 'h' || found == 'V') {
             std::fputs(found == 'h' ? kHelp : "fabric-litmus " FABRIC_VERSION "\n", stdout);
             std::exit(0);
+        }
+        if (optarg != nullptr && *optarg == 0) {
+            const auto* row = std::ranges::find(known, found, &option::val);
+            refuse(std::string("--") + row->name + ": " + fabricshm::wrong_with_empty(optarg));
         }
         // In the order of the command line; the last one of an option counts.
         take(options, found, optarg);

@@ -8,6 +8,7 @@
 #include "emu/sim/sim_flags.hpp"
 #include "emu/sim/sim_units.hpp"
 #include "emu/sim/topology_file.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/version.hpp"
 #include "libfabricshm/collective/tuning.hpp"
 
@@ -289,6 +290,7 @@ std::optional<SimExit> parse_sim_options(int argc, const char* const* argv, SimO
         row.add_flags(command, options, texts);
         add_output_flags(command, options, texts);
     }
+    fabricshm::refuse_empty_values(app);
     app.footer(kExamples);
     try {
         app.parse(argc, argv);

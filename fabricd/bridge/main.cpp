@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fabricd/bridge/metrics_bridge.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/version.hpp"
 
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
         if (!known) return fail(2, "unknown option '" + word + "' (--help)");
         if (equals == std::string::npos && i + 1 == argc) return fail(2, name + " takes a value");
         const std::string value = equals == std::string::npos ? argv[++i] : word.substr(equals + 1);
+        if (value.empty()) return fail(2, name + ": " + fabricshm::wrong_with_empty(value));
         if (name == "--socket") options.socket_path = value;
         if (name == "--listen" && !fabricd::parse_listen(value, options)) {
             return fail(2, "--listen takes ADDRESS:PORT, as 127.0.0.1:9464");

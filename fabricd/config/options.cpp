@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fabricd/config/runtime_dir.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 
 namespace fabricd {
 
@@ -57,9 +58,9 @@ ErrorMessage parse_options(int argc, const char* const* argv, Options& options) 
     app.add_option("-c,--config", options.config_file);
     std::string emulate;
     app.add_option("--emulate", emulate)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    fabricshm::refuse_empty_values(app);  // not of keys: an empty one means what their table says
     // Flags and not keys, on purpose: see Config::Pool.
-    bool format = false;
-    bool take_over = false;
+    bool format = false, take_over = false;
     bool foreground = false;  // always so; accepted because unit files and people say it
     app.add_flag("--format", format);
     app.add_flag("--take-over", take_over);

@@ -143,7 +143,12 @@ Result<AdminClient> AdminClient::connect(const std::string& socket_path,
                                          std::chrono::milliseconds timeout) {
     // gRPC says UNAVAILABLE to all of these; people want to know which it is.
     const Errc found = probe_socket(socket_path);
-    if (found == Errc::kDenied || found == Errc::kInvalid) return Error{found, 0, "connect"};
+    if (found == Errc::kInvalid) {
+        return fabricshm::explain({found, 0, "connect"},
+                                  "--socket: a path of %zu bytes is too long for a socket (107)",
+                                  socket_path.size());
+    }
+    if (found == Errc::kDenied) return Error{found, 0, "connect"};
     if (found != Errc::kOk) return Error{Errc::kDaemon, 0, "connect"};
     grpc::ChannelArguments arguments;
     // A proxy of the environment has no business with a socket of this host.

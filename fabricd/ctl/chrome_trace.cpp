@@ -21,9 +21,6 @@ constexpr std::uint64_t kTailBytes = 4096;
 // to a ring further than the others.
 constexpr std::size_t kMaxUnfinished = 16 * fabricshm::kTraceRecords;
 
-// Groups of a session that get a track: honest programs have a few.
-constexpr int kMaxTracks = 64;
-
 constexpr int kProcess = 1;  // the job's number among the processes of the picture
 
 std::string number(std::uint64_t value) {
@@ -79,31 +76,27 @@ std::string ChromeTrace::slice(const char* name, const char* category, int track
     return text + "}";
 }
 
+// The daemon has left out what can't be. It may be of another version.
 void ChromeTrace::add(const TraceBatch& batch) {
-    Counts& counts = counts_[batch.session_id];
-    counts.lost = std::max(counts.lost, batch.lost);
-    counts.senseless = std::max(counts.senseless, batch.senseless);
+    Session& session = sessions_[batch.session_id];
+    session.lost = std::max(session.lost, batch.lost);
+    session.senseless = std::max(session.senseless, batch.senseless);
     for (const TraceRecord& record : batch.records) {
         if (is_full_) return;
-        if (!add(batch, record)) ++counts.refused;
+        const auto [verdict, before] = session.tracks.place(record, span_);
+        if (verdict == TraceVerdict::kFits) add(batch, record, before);
+        if (verdict == TraceVerdict::kImpossible) ++session.refused;
+        if (verdict == TraceVerdict::kNoTrack) ++session.without_track;
     }
 }
 
-// nullptr: the record is not one of this track, or there are too many.
-ChromeTrace::Track* ChromeTrace::track_of(const TraceBatch& batch, const TraceRecord& record) {
-    const auto [found, is_new] = tracks_.try_emplace({batch.session_id, record.group_id});
-    Track& track = found->second;
-    if (!is_new) {
-        const bool same = track.rank == record.rank && track.world == record.world;
-        return same ? &track : nullptr;
-    }
-    int& tracks = tracks_of_session_[batch.session_id];
-    if (tracks >= kMaxTracks) {
-        tracks_.erase(found);
-        return nullptr;
-    }
-    ++tracks;
-    track = {static_cast<int>(tracks_.size()), record.rank, record.world, 0, record.epoch};
+// Its number; a new one is named first.
+int ChromeTrace::track_of(const TraceBatch& batch, const TraceRecord& record) {
+    const auto [found, is_new] = tracks_.try_emplace({batch.session_id, record.group_id},
+                                                     static_cast<int>(tracks_.size()) + 1);
+    if (!is_new) return found->second;
+    const int track = found->second;
+    const std::size_t of_session = sessions_[batch.session_id].tracks.size();
     const std::string group = name_of_group_ ? name_of_group_(record.group_id) : "";
     const std::string name = "rank " + number(record.rank) + " of " +
                              (group.empty() ? "group " + number(record.group_id) : group) + " (" +
@@ -111,7 +104,7 @@ ChromeTrace::Track* ChromeTrace::track_of(const TraceBatch& batch, const TraceRe
     const Json named = {{"name", "thread_name"},
                         {"ph", "M"},
                         {"pid", kProcess},
-                        {"tid", track.number},
+                        {"tid", track},
                         {"args",
                          {{"name", name},
                           {"session", batch.session_id},
@@ -120,26 +113,21 @@ ChromeTrace::Track* ChromeTrace::track_of(const TraceBatch& batch, const TraceRe
     const Json placed = {{"name", "thread_sort_index"},
                          {"ph", "M"},
                          {"pid", kProcess},
-                         {"tid", track.number},
-                         {"args", {{"sort_index", record.rank + 1000 * (tracks - 1)}}}};
+                         {"tid", track},
+                         {"args", {{"sort_index", record.rank + 1000 * (of_session - 1)}}}};
     emit(",\n" + one_line(named) + ",\n" + one_line(placed));
-    return &track;
+    return track;
 }
 
-// False for a record that no honest session writes.
-bool ChromeTrace::add(const TraceBatch& batch, const TraceRecord& record) {
-    const bool in_span = record.begin_ns >= span_.began_ns && record.end_ns <= span_.until_ns;
-    if (!in_span || !fabricshm::makes_sense(record, fabricshm::kKindCount)) return false;
-    Track* track = track_of(batch, record);
-    if (track == nullptr) return false;
-    // On one track operations follow each other, and so do their numbers.
-    if (record.begin_ns < track->last_end_ns || record.epoch < track->next_epoch) return false;
+void ChromeTrace::add(const TraceBatch& batch, const TraceRecord& record,
+                      const TraceTrack& before) {
+    const int track = track_of(batch, record);
     std::string text;
-    if (track->last_end_ns != 0) {
-        const bool gap = record.epoch != track->next_epoch;
-        text += slice(gap ? "not recorded" : "compute", gap ? "gap" : "compute", track->number,
-                      track->last_end_ns, record.begin_ns,
-                      gap ? "\"operations\":" + number(record.epoch - track->next_epoch) : "");
+    if (before.world != 0) {
+        const bool gap = record.epoch != before.next_epoch;
+        text += slice(gap ? "not recorded" : "compute", gap ? "gap" : "compute", track,
+                      before.end_ns, record.begin_ns,
+                      gap ? "\"operations\":" + number(record.epoch - before.next_epoch) : "");
     }
     const auto& row = fabricshm::kKindRows[record.kind];
     std::string arguments =
@@ -151,16 +139,13 @@ bool ChromeTrace::add(const TraceBatch& batch, const TraceRecord& record) {
         arguments += name != nullptr ? name : "code " + number(record.failed);
         arguments += "\"";
     }
-    text += slice(row.name, "collective", track->number, record.begin_ns, record.end_ns, arguments);
+    text += slice(row.name, "collective", track, record.begin_ns, record.end_ns, arguments);
     if (record.arrive_ns > record.begin_ns) {
-        text += slice("wait", "wait", track->number, record.begin_ns, record.arrive_ns, "");
+        text += slice("wait", "wait", track, record.begin_ns, record.arrive_ns, "");
     }
-    if (!emit(text)) return true;
+    if (!emit(text)) return;
     ++operations_;
-    track->last_end_ns = record.end_ns;
-    track->next_epoch = record.epoch + 1;
-    if (record.world > 1 && record.failed == 0) collect(record, track->number);
-    return true;
+    if (record.world > 1 && record.failed == 0) collect(record, track);
 }
 
 // Collects the ranks of one operation; with the last of them its arrows are drawn.
@@ -225,27 +210,36 @@ void ChromeTrace::add(const Decision& decision) {
 }
 
 void ChromeTrace::finish(const std::string& ended_early) {
-    const Json about = {{"began_unix_ns", span_.unix_ns},
-                        {"operations", operations_},
-                        {"lost", lost()},
-                        {"senseless", senseless()},
-                        {"cut", is_full_},
-                        {"ended_early", ended_early}};
+    const Json about = {
+        {"began_unix_ns", span_.unix_ns}, {"operations", operations_},        {"lost", lost()},
+        {"senseless", senseless()},       {"without_track", without_track()}, {"cut", is_full_},
+        {"ended_early", ended_early}};
     const std::string end = "\n],\"otherData\":" + one_line(about) + "}\n";
     write_(end);
     bytes_ += end.size();
     is_full_ = true;
 }
 
+std::size_t ChromeTrace::ranks() const noexcept {
+    return static_cast<std::size_t>(std::ranges::count_if(
+        sessions_, [](const auto& session) { return session.second.tracks.size() != 0; }));
+}
+
 std::uint64_t ChromeTrace::lost() const noexcept {
     std::uint64_t sum = 0;
-    for (const auto& [session, counts] : counts_) sum += counts.lost;
+    for (const auto& [id, session] : sessions_) sum += session.lost;
     return sum;
 }
 
 std::uint64_t ChromeTrace::senseless() const noexcept {
     std::uint64_t sum = 0;
-    for (const auto& [session, counts] : counts_) sum += counts.senseless + counts.refused;
+    for (const auto& [id, session] : sessions_) sum += session.senseless + session.refused;
+    return sum;
+}
+
+std::uint64_t ChromeTrace::without_track() const noexcept {
+    std::uint64_t sum = 0;
+    for (const auto& [id, session] : sessions_) sum += session.without_track;
     return sum;
 }
 

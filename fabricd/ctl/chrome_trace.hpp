@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "fabricd/control/journal/decision.hpp"
-#include "fabricd/telemetry/job_trace.hpp"
+#include "fabricd/telemetry/trace_tracks.hpp"
 
 namespace fabricd {
 
@@ -56,28 +56,31 @@ class ChromeTrace {
     std::uint64_t operations() const noexcept { return operations_; }
     std::size_t tracks() const noexcept { return tracks_.size(); }
     /// Sessions of which there is an operation: a rank may have a track for each of its groups.
-    std::size_t ranks() const noexcept { return tracks_of_session_.size(); }
+    std::size_t ranks() const noexcept;
     /// Of all sessions.
     std::uint64_t lost() const noexcept;
     std::uint64_t senseless() const noexcept;
+    /// Operations of groups for which a session had no track left.
+    std::uint64_t without_track() const noexcept;
 
   private:
-    struct Track {
-        int number = 0;
-        std::uint16_t rank = 0;
-        std::uint16_t world = 0;
-        std::int64_t last_end_ns = 0;  // 0: none yet
-        std::uint64_t next_epoch = 0;
-    };
     struct Arrival {
         int track = 0;
         std::int64_t begin_ns = 0, arrive_ns = 0, end_ns = 0;
     };
     using TrackKey = std::pair<std::uint64_t, std::uint64_t>;      // session, group
     using OperationKey = std::pair<std::uint64_t, std::uint64_t>;  // group, epoch
+    struct Session {
+        TraceTracks tracks;
+        std::uint64_t lost = 0;           // as the daemon says
+        std::uint64_t senseless = 0;      // likewise
+        std::uint64_t refused = 0;        // here
+        std::uint64_t without_track = 0;  // likewise
+    };
 
-    Track* track_of(const TraceBatch& batch, const fabricshm::TraceRecord& record);
-    bool add(const TraceBatch& batch, const fabricshm::TraceRecord& record);
+    int track_of(const TraceBatch& batch, const fabricshm::TraceRecord& record);
+    void add(const TraceBatch& batch, const fabricshm::TraceRecord& record,
+             const TraceTrack& before);
     void collect(const fabricshm::TraceRecord& record, int track);
     void draw_arrows(const std::vector<Arrival>& arrivals);
     bool emit(std::string_view event);
@@ -93,14 +96,8 @@ class ChromeTrace {
     bool is_full_ = false;
     std::uint64_t operations_ = 0;
     std::uint64_t arrows_ = 0;
-    std::map<TrackKey, Track> tracks_;
-    std::map<std::uint64_t, int> tracks_of_session_;
-    struct Counts {
-        std::uint64_t lost = 0;       // as the daemon says
-        std::uint64_t senseless = 0;  // likewise
-        std::uint64_t refused = 0;    // here
-    };
-    std::map<std::uint64_t, Counts> counts_;  // by session
+    std::map<TrackKey, int> tracks_;  // their numbers
+    std::map<std::uint64_t, Session> sessions_;
     std::map<OperationKey, std::vector<Arrival>> unfinished_;
     std::deque<OperationKey> order_;  // the oldest first
 };

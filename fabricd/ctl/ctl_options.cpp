@@ -10,6 +10,7 @@
 
 #include "fabricd/config/nearest_word.hpp"
 #include "fabricd/ctl/ctl_command.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/units.hpp"
 #include "libfabricshm/base/version.hpp"
 
@@ -234,6 +235,7 @@ Parser::Parser(CtlOptions& options) {
     // None at all is reported in our own words.
     app.require_subcommand(0, 1);
     for (const CtlCommand& row : ctl_commands()) add_command(row, options);
+    fabricshm::refuse_empty_values(app);
     app.footer(kExamples);  // last: commands would inherit it
 }
 
@@ -289,6 +291,14 @@ std::optional<CtlParse> unknown_command(CLI::App& app, int argc, const char* con
     for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
     if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return {};
     return usage(std::string("unknown command '") + argv[1] + "'" + did_you_mean(argv[1], names));
+}
+
+// To the parser an empty word behind an option that may stand alone is no word.
+bool is_watch_empty(int argc, const char* const* argv) {
+    for (int i = 2; i < argc; ++i) {
+        if (*argv[i] == 0 && std::string(argv[i - 1]) == "--watch") return true;
+    }
+    return false;
 }
 
 /// What CLI11 says of words that are left over, with the option that may have been meant.
@@ -364,6 +374,7 @@ CtlParse parse_ctl_options(int argc, const char* const* argv, CtlOptions& option
     // There is one: require_subcommand(0, 1) lets no second one through.
     const CLI::App& command = *chosen.front();
     options.command = command.get_name();
+    if (is_watch_empty(argc, argv)) return usage("--watch: the value is empty");
     // An option belongs to its command: asking for one that this command lacks would throw.
     const auto given = [&command](const char* name) {
         const auto* option = command.get_option_no_throw(name);

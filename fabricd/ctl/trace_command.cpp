@@ -218,6 +218,7 @@ void report(const CtlOptions& options, const std::string& path, const ChromeTrac
                                {"bytes", trace.bytes()},
                                {"lost", trace.lost()},
                                {"senseless", trace.senseless()},
+                               {"without_track", trace.without_track()},
                                {"ended_early", ended_early}})
                          .c_str());
         return;
@@ -248,6 +249,13 @@ void warn(const ChromeTrace& trace, bool was_cut, double seconds, const std::str
     if (trace.senseless() != 0) {
         std::fprintf(stderr, "fabricctl: %llu records can't be, and were left out\n",
                      static_cast<unsigned long long>(trace.senseless()));
+    }
+    if (trace.without_track() != 0) {
+        std::fprintf(stderr,
+                     "fabricctl: %llu operations are of groups beyond the first %zu of their rank, "
+                     "and were left out\n",
+                     static_cast<unsigned long long>(trace.without_track()),
+                     TraceTracks::kMaxTracks);
     }
     if (trace.operations() == 0) {
         std::fprintf(stderr, "fabricctl: no rank began and ended a collective in this time\n");

@@ -4,6 +4,7 @@
 
 #include "fabricd/config/machine_file.hpp"
 #include "fabricd/ctl/json.hpp"
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/collective/tuner.hpp"
 
 namespace fabricd {
@@ -37,6 +38,13 @@ CtlExit run_tune(const CtlOptions& options) {
     // Ranks search for the table of the machine that their daemon emulates under its name.
     const std::string path =
         options.output.empty() ? fabricshm::tuning_path(links.name) : options.output;
+    // Before the minutes that measuring takes.
+    const auto writable = fabricshm::check_tuning_file(path);
+    if (!writable.ok()) {
+        std::fprintf(stderr, "fabricctl: tune: %s\n",
+                     fabricshm::explanation_of(writable.error()).c_str());
+        return CtlExit::kFailed;
+    }
     Json picture{{"path", path}, {"tuning", Json::object()}};
     for (const int world : options.ranks) {
         fabricshm::TuneOptions wanted;

@@ -2,13 +2,10 @@
 #include <utility>
 
 #include "fabricd/server/admin_trace.hpp"
-#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/tick_clock.hpp"
 
 namespace fabricd {
 
-using fabricshm::log;
-using fabricshm::LogLevel;
 using namespace admin::v1;
 
 namespace {
@@ -23,7 +20,7 @@ void pack_traced(const fabricd::TracedSession& session, admin::v1::TracedSession
     message.set_pid(session.pid);
     message.set_label(session.label);
     message.set_lost(session.reader.lost());
-    message.set_senseless(session.reader.senseless());
+    message.set_senseless(session.impossible());
 }
 
 void pack_records(const std::vector<fabricshm::TraceRecord>& records,
@@ -31,17 +28,6 @@ void pack_records(const std::vector<fabricshm::TraceRecord>& records,
     auto& words = *message.mutable_records();
     words.Resize(static_cast<int>(records.size() * fabricshm::kTraceWords), 0);
     std::memcpy(words.mutable_data(), records.data(), records.size() * sizeof records[0]);
-}
-
-// One line for each session, at the end.
-void log_senseless(const JobTrace& trace) {
-    for (const auto& session : trace.sessions()) {
-        if (session.reader.senseless() == 0) continue;
-        log(LogLevel::kWarning,
-            "trace: session %llu (pid %d) wrote records that can't be; %llu of them left out",
-            static_cast<unsigned long long>(session.session_id), session.pid,
-            static_cast<unsigned long long>(session.reader.senseless()));
-    }
 }
 
 }  // namespace
@@ -84,7 +70,7 @@ void write_trace(JobTrace& trace, const std::function<bool(const TraceReply& rep
         if (is_gone) reply.set_ended_early("the last process of the job has ended");
         is_there = write(reply);
     }
-    log_senseless(trace);
+    trace.warn_of_impossible();
 }
 
 StallWatch::StallWatch(std::chrono::milliseconds longest, std::function<void()> cancel)

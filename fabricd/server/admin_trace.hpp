@@ -19,7 +19,7 @@ inline constexpr std::chrono::milliseconds kAliveEvery(1000);
 
 /// Sends what the sessions of a trace write until it is over, the last of them has ended, `write`
 /// fails or `pause`, which waits for so long, says that the client or the daemon goes. Afterwards
-/// one line of the log for each session that wrote what can't be.
+/// the trace warns of sessions that wrote what can't be.
 void write_trace(JobTrace& trace,
                  const std::function<bool(const admin::v1::TraceReply& reply)>& write,
                  const std::function<bool(std::chrono::milliseconds)>& pause,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fabricd/server/attach_server.hpp"
+#include "libfabricshm/base/log.hpp"
 #include "libfabricshm/proto/codec.hpp"
 
 namespace fabricd {
@@ -38,6 +39,11 @@ bool AttachServer::trace(SessionId session, const fabricshm::proto::Trace& trace
     proto::Message news = proto::make_reply(proto::make_request(proto::Type::kTrace, 0));
     news.trace = trace;
     return send(id, {news, {}, std::move(file)});
+}
+
+void AttachServer::warn_of_trace(const std::string& line) {
+    if (log_.traces.begins_line(fabricshm::Clock::now()))
+        fabricshm::log(fabricshm::LogLevel::kWarning, "%s", line.c_str());
 }
 
 TimePoint AttachServer::next_deadline() const {

@@ -77,7 +77,7 @@ Result<fabricshm::PresentedFiles> presented_files(const Registry& registry, Sess
 }
 
 void log_end(RefusalLog& endings, SessionId session, const char* why) {
-    if (!endings.begins_line("ends of sessions", Clock::now())) return;
+    if (!endings.begins_line(Clock::now())) return;
     fabricshm::log(LogLevel::kInfo, "session %llu ends: %s", shown(session), why);
 }
 
@@ -165,7 +165,7 @@ void AttachServer::admit(UnixSocket socket) {
     // Before anything of it is read. A peer without credentials is refused as well.
     if (!credentials.ok() || !admission_.admits(peer.uid, peer.gid, socket.get())) {
         const Error error{Errc::kDenied, 0, "this user is not admitted"};
-        refusals_.refused("connection", peer.pid, peer.uid, error, Clock::now());
+        log_.refusals.refused("connection", peer.pid, peer.uid, error, Clock::now());
         return strangers_.send_away(std::move(socket), peer.uid, error, Clock::now());
     }
     take(std::move(socket), peer);
@@ -173,8 +173,8 @@ void AttachServer::admit(UnixSocket socket) {
 
 void AttachServer::take(UnixSocket socket, const Peer& peer) {
     if (!places_.has_room(peer.uid)) {
-        refusals_.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
-                          Clock::now());
+        log_.refusals.refused("connection", peer.pid, peer.uid, {Errc::kNoMemory, 0, "connections"},
+                              Clock::now());
         return closer_.close(peer.uid, socket.release());
     }
     const ConnectionId id = ++last_;
@@ -201,8 +201,8 @@ bool AttachServer::park(ConnectionId id) {
     Connection& connection = connections_.at(id);
     if (parked_.count(id) != 0) return true;
     if (!closer_.is_full(connection.peer.uid) || !connection.socket.has_descriptors()) return false;
-    refusals_.refused("descriptors", connection.peer.pid, connection.peer.uid,
-                      {Errc::kBusy, 0, "those before are not closed yet"}, Clock::now());
+    log_.refusals.refused("descriptors", connection.peer.pid, connection.peer.uid,
+                          {Errc::kBusy, 0, "those before are not closed yet"}, Clock::now());
     loop_.remove(connection.watch);
     connection.watch = 0;
     // It may say no hello any more, so it is not waited for as those are that may.
@@ -271,8 +271,8 @@ bool AttachServer::end_of_packets(ConnectionId id, const Error& error) {
     if (error.code == Errc::kTimeout) return false;
     const SessionId session = found->second.session;
     if (error.code != Errc::kClosed) {
-        refusals_.refused("packet", found->second.peer.pid, found->second.peer.uid, error,
-                          Clock::now());
+        log_.refusals.refused("packet", found->second.peer.pid, found->second.peer.uid, error,
+                              Clock::now());
     }
     drop(id, "end of packets");
     // Its process often is at an end too; then there is nothing to wait for.
@@ -358,8 +358,8 @@ bool AttachServer::serve_request(ConnectionId id, const proto::Message& request,
     if (reply->header.status != 0) {
         const Peer peer = connections_.at(id).peer;
         stats_.refused(type, static_cast<Errc>(reply->header.status));
-        refusals_.refused(proto::name_of(type), peer.pid, peer.uid,
-                          proto::error_of(*reply, "answer"), Clock::now());
+        log_.refusals.refused(proto::name_of(type), peer.pid, peer.uid,
+                              proto::error_of(*reply, "answer"), Clock::now());
     }
     const bool sent = send(id, {*reply, {}, {}});
     deliver();
@@ -494,7 +494,7 @@ void AttachServer::end_session(SessionId session, const char* why, SessionEnd ho
     const auto found = processes_.find(session);
     const ConnectionId connection = found == processes_.end() ? 0 : found->second.connection;
     forget_process(session);
-    if (how == SessionEnd::kEnded) log_end(endings_, session, why);
+    if (how == SessionEnd::kEnded) log_end(log_.endings, session, why);
     registry_.end_session(session, why, how);
     pages_.end(raw(session));
     if (connection != 0) drop(connection, why);
@@ -566,7 +566,7 @@ bool AttachServer::send_held(ConnectionId id) {
 // It may come back, as one that lost its connection.
 void AttachServer::cut_off(ConnectionId id, const Error& error) {
     const Connection& connection = connections_.at(id);
-    if (stalls_.begins_line("disconnected or stalled sessions", Clock::now())) {
+    if (log_.stalls.begins_line(Clock::now())) {
         fabricshm::log(LogLevel::kWarning,
                        "session %llu of pid %d, uid %u is disconnected with %zu replies unsent: %s",
                        shown(connection.session), connection.peer.pid, connection.peer.uid,
@@ -578,8 +578,8 @@ void AttachServer::cut_off(ConnectionId id, const Error& error) {
 bool AttachServer::refuse(ConnectionId id, const proto::Header& request, const Error& error) {
     const Connection& connection = connections_.at(id);
     stats_.refused(proto::type_of(request), error.code);
-    refusals_.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
-                      connection.peer.uid, error, Clock::now());
+    log_.refusals.refused(proto::name_of(proto::type_of(request)), connection.peer.pid,
+                          connection.peer.uid, error, Clock::now());
     if (error.code == Errc::kCorrupt) {
         drop(id, "sent what is no request");
         return false;
@@ -594,16 +594,23 @@ void AttachServer::expire(TimePoint now) {
         drop(*greeting_.begin(), "never said hello");
     }
     strangers_.close(now);
-    if (accept_again_ <= now) resume_accepting();
+    if (accept_again_ <= now) {
+        const auto watch = loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
+        accept_again_ =
+            watch.ok() ? TimePoint::max() : fabricshm::deadline_after(now, kAcceptAgain);
+        if (watch.ok()) accepting_ = watch.value();
+    }
     if (!parked_.empty() && parked_until_ <= now) release_parked(now);
     name_stalled(now);
     for (const SessionId session : registry_.expire(now)) {
-        log_end(endings_, session, "it did not come back in time");
+        log_end(log_.endings, session, "it did not come back in time");
         // What it has pinned stays so until its process ends.
         if (!registry_.pins.may_be_used(session)) forget_process(session);
         pages_.end(raw(session));
     }
     tell_quotas(now);
+    // At every tick, if nothing else: what a flood left out is known when the flood is over.
+    log_.tell_left_out(now);
     deliver();
 }
 
@@ -611,20 +618,13 @@ void AttachServer::expire(TimePoint now) {
 void AttachServer::name_stalled(TimePoint now) {
     for (; !stalled_.empty() && stalled_.begin()->first <= now; stalled_.erase(stalled_.begin())) {
         const Connection& connection = connections_.at(stalled_.begin()->second);
-        if (!stalls_.begins_line("disconnected or stalled sessions", now)) continue;
+        if (!log_.stalls.begins_line(now)) continue;
         fabricshm::log(LogLevel::kWarning,
                        "session %llu of pid %d, uid %u does not read its replies: %zu wait, and "
                        "what it asks is not served until it does; end the process if it hangs",
                        shown(connection.session), connection.peer.pid, connection.peer.uid,
                        connection.outbox.size());
     }
-}
-
-void AttachServer::resume_accepting() {
-    const auto watch = loop_.add(listener_.get(), EPOLLIN, [this](std::uint32_t) { accept(); });
-    accept_again_ =
-        watch.ok() ? TimePoint::max() : fabricshm::deadline_after(Clock::now(), kAcceptAgain);
-    if (watch.ok()) accepting_ = watch.value();
 }
 
 void AttachServer::release_parked(TimePoint now) {

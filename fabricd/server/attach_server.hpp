@@ -83,6 +83,8 @@ class AttachServer {
     /// The session's operations are traced from now on, into `file`; with 0 bytes and no file: not
     /// any more. False when it has no connection now, or is of another host.
     bool trace(SessionId session, const fabricshm::proto::Trace& trace, fabricshm::Fd file);
+    /// A line of the log about what a session wrote into one; bounded.
+    void warn_of_trace(const std::string& line);
 
     const RequestStats& stats() const noexcept { return stats_; }
 
@@ -109,7 +111,6 @@ class AttachServer {
 
     void accept();
     void admit(fabricshm::UnixSocket socket);
-    void resume_accepting();
     bool park(ConnectionId id);
     void release_parked(TimePoint now);
     void drop(ConnectionId id, const char* why);
@@ -143,10 +144,8 @@ class AttachServer {
     Listener listener_;
     Admission admission_;
     AttachLimits limits_;
-    RefusalLog refusals_;
     RequestStats stats_;
-    RefusalLog stalls_;
-    RefusalLog endings_;  // a client may say hello and goodbye as fast as it likes
+    ClientLog log_;
     EventLoop::WatchId accepting_ = 0;
     TimePoint accept_again_ = TimePoint::max();  // when it was given up for a moment
 

@@ -53,7 +53,7 @@ Result<TraceFiles> make_files(const std::vector<SessionView>& sessions) {
                                                         fabricshm::format_trace));
         const fabricshm::TraceReader reader(file.mapping.data());
         files.sessions.push_back(
-            {session.id, session.pid, session.label, std::move(file.mapping), reader});
+            {session.id, session.pid, session.label, std::move(file.mapping), reader, {}, 0});
         files.descriptors.push_back(std::move(file.descriptor));
     }
     return files;
@@ -87,6 +87,9 @@ Result<std::unique_ptr<JobTrace>> JobTraces::begin(const std::string& job,
             return std::ranges::count(traced, SessionId{session.id}) != 0;
         });
     };
+    const auto warn = [this](const std::string& line) {
+        daemon_.on_server("admin_trace", [&](AttachServer& server) { server.warn_of_trace(line); });
+    };
     auto files = make_files(sessions);
     if (!files.ok()) {
         is_on_.store(false, std::memory_order_relaxed);
@@ -104,7 +107,7 @@ Result<std::unique_ptr<JobTrace>> JobTraces::begin(const std::string& job,
             server.trace(traced[i], told, std::move(files->descriptors[i]));
         }
     });
-    return std::make_unique<JobTrace>(std::move(files->sessions), span, end, is_alive);
+    return std::make_unique<JobTrace>(std::move(files->sessions), span, end, is_alive, warn);
 }
 
 }  // namespace fabricd

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fabricd/telemetry/trace_tracks.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/trace_ring.hpp"
 
@@ -20,22 +21,21 @@ struct TracedSession {
     std::string label;
     fabricshm::Mapping ring;  // read-only here
     fabricshm::TraceReader reader;
-};
+    TraceTracks tracks = {};
+    std::uint64_t misplaced = 0;  // records that make sense each, and not where they are
 
-/// From when to when, and how its times compare with those of people.
-struct TraceSpan {
-    std::int64_t began_ns = 0;  // CLOCK_MONOTONIC, as the records
-    std::int64_t until_ns = 0;
-    std::int64_t unix_ns = 0;  // what the wall clock said at `began_ns`
+    /// Records that can't be, and were left out.
+    std::uint64_t impossible() const noexcept { return reader.senseless() + misplaced; }
 };
 
 /// Used by one thread. What sessions wrote stays readable when they have ended.
 class JobTrace {
   public:
     /// `end` is called once, by end() or when this goes: it stops the sessions from writing.
-    /// `is_alive` says whether any of the sessions can still write.
+    /// `is_alive` says whether any of the sessions can still write. `warn` gets lines for the log.
     JobTrace(std::vector<TracedSession> sessions, const TraceSpan& span, std::function<void()> end,
-             std::function<bool()> is_alive) noexcept;
+             std::function<bool()> is_alive,
+             std::function<void(const std::string& line)> warn) noexcept;
     ~JobTrace();
     JobTrace(const JobTrace&) = delete;
     JobTrace& operator=(const JobTrace&) = delete;
@@ -49,10 +49,13 @@ class JobTrace {
     bool is_alive() const { return is_alive_(); }
     const std::vector<TracedSession>& sessions() const noexcept { return sessions_; }
 
-    /// Calls `take` with what each session has written since the last call, if anything. Bounded:
-    /// a ring of each at most.
+    /// Calls `take` with what each session has written since the last call, if anything, but for
+    /// records that can't be. Bounded: a ring of each at most.
     void read(const std::function<void(const TracedSession& session,
                                        const std::vector<fabricshm::TraceRecord>& records)>& take);
+
+    /// One line for each session that wrote records that can't be.
+    void warn_of_impossible() const;
 
   private:
     std::vector<TracedSession> sessions_;
@@ -60,6 +63,7 @@ class JobTrace {
     std::function<void()> end_;
     std::atomic<bool> has_ended_{false};
     std::function<bool()> is_alive_;
+    std::function<void(const std::string&)> warn_;
     std::vector<fabricshm::TraceRecord> records_;  // kept for its memory
 };
 

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/collective/group.hpp"
 #include "libfabricshm/os/mapping.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -271,7 +272,29 @@ Result<Tuning> measure_tuning(const TuneOptions& options) {
     return tuning;
 }
 
+Result<void> check_tuning_file(const std::string& path) {
+    std::error_code failure;
+    const auto status = std::filesystem::status(path, failure);
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+        // A device would be replaced by a file, and one without an end read for ever.
+        return explain({Errc::kInvalid, 0, "write tuning"}, "%s is no plain file", path.c_str());
+    }
+    const auto parent = std::filesystem::path(path).parent_path();
+    if (!parent.empty()) std::filesystem::create_directories(parent, failure);
+    const std::string tried = path + ".new";
+    errno = 0;
+    const bool opens = std::ofstream(tried, std::ios::trunc).is_open();
+    const int number = errno;
+    if (!opens) {
+        return explain(error_from_errno(number, "write tuning"), "can't write %s: %s",
+                       tried.c_str(), std::strerror(number));
+    }
+    std::filesystem::remove(tried, failure);
+    return {};
+}
+
 Result<void> save_tuning(const std::string& path, const Tuning& tuning, int world) {
+    FABRIC_TRY_VOID(check_tuning_file(path));
     std::ostringstream kept;
     const std::string prefix = std::to_string(world) + ".";
     if (std::ifstream file(path); file) {
@@ -279,16 +302,18 @@ Result<void> save_tuning(const std::string& path, const Tuning& tuning, int worl
             if (line.rfind(prefix, 0) != 0) kept << line << '\n';
         }
     }
-    std::error_code failure;
-    const auto parent = std::filesystem::path(path).parent_path();
-    if (!parent.empty()) std::filesystem::create_directories(parent, failure);
     // Next to it, then in its place: a reader sees the old file or the new one, never half of one.
     const std::string beside = path + ".new";
     std::ofstream out(beside, std::ios::trunc);
     if (kept.str().empty()) out << "# Measured by fabricctl tune: world.key = value\n";
     out << kept.str() << format_tuning(tuning, world);
     out.close();
-    if (!out) return error_from_errno(errno, "write tuning");
+    std::error_code failure;
+    if (!out) {
+        const Error error = error_from_errno(errno, "write tuning");
+        std::filesystem::remove(beside, failure);
+        return error;
+    }
     std::filesystem::rename(beside, path, failure);
     if (failure) return error_from_errno(failure.value(), "replace tuning");
     return {};

@@ -39,6 +39,10 @@ Result<std::vector<double>> time_probes(const TuneOptions& options, const Tuning
 /// Takes some ten seconds per world size.
 Result<Tuning> measure_tuning(const TuneOptions& options);
 
+/// Whether save_tuning() can write there: kInvalid for what is no plain file (a device would be
+/// replaced), else as the system says. Makes the folder.
+Result<void> check_tuning_file(const std::string& path);
+
 /// Puts the lines of `tuning` into the file, in place of those of its world size; other lines stay.
 /// Written next to it and renamed: a reader sees the old file or the new one.
 Result<void> save_tuning(const std::string& path, const Tuning& tuning, int world);

@@ -41,6 +41,23 @@ def options_of_help(program: Path) -> set:
     return {option for part in texts for option in LONG.findall(own(part, program.name))}
 
 
+def command_lines(program: Path) -> list:
+    """Words before the options, with the help there: of the program, and of each of its commands."""
+    text = run(program, "--help")
+    commands = re.search(r"(?ms)^Subcommands:\n(.*?)(\n\n|\Z)", text)
+    names = re.findall(r"(?m)^  ([a-z][\w-]*)", commands.group(1)) if commands else []
+    return [([program], text), *(([program, name], run(program, name, "--help")) for name in names)]
+
+
+def options_with_values(text: str) -> list:
+    """In help a name, one blank and what stands for the value."""
+    return re.findall(r"(?m)^ +(?:-\w, ?)?(--[a-z][\w-]*) (?=\S)", text)
+
+
+def first_argument(text: str) -> list:
+    return re.findall(r"(?m)^Positionals:\n  (\S+)", text)
+
+
 def options_of_page(page: Path, program: str) -> set:
     # Its comments say how it was made.
     text = "\n".join(line for line in page.read_text().splitlines() if not line.startswith('.\\"'))
@@ -94,6 +111,24 @@ class Options(unittest.TestCase):
                     offered = options_of_completion(shell, text)
                     self.assertEqual(asked - offered, set(), "not offered")
                     self.assertEqual(offered - asked, set(), "offered, and not in --help")
+
+    def test_an_empty_value_is_refused_by_its_name(self):
+        # `--output "$FILE"` with a FILE that is not set.
+        for program in self.programs:
+            for words, text in command_lines(program):
+                values = options_with_values(text)
+                # What an empty key of the configuration means the configuration says.
+                if program.name == "fabricd":
+                    values = ["--config", "--emulate", "--completion"]
+                    words = [*words, "--print-config"]
+                lines = [(name, [*words, name, ""]) for name in values]
+                lines += [(name, [*words, ""]) for name in first_argument(text)]
+                for name, line in lines:
+                    with self.subTest(" ".join([program.name, *map(str, line[1:])])):
+                        done = subprocess.run(line, capture_output=True, text=True, check=False,
+                                              stdin=subprocess.DEVNULL, cwd=self.prefix)
+                        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+                        self.assertIn(name, done.stderr)
 
     def test_a_number_that_is_refused_is_refused_with_its_range(self):
         bench = self.prefix / "bin/fabric-bench"

@@ -21,6 +21,7 @@
 #include "fabricd/data/mount/folder_source.hpp"
 #include "fabricd/data/mount/keeper.hpp"
 #include "fabricd/data/mount/mount_server.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/version.hpp"
@@ -243,6 +244,7 @@ int main(int argc, char** argv) {
     CLI::App& doctor = *app.add_subcommand("doctor", "Say what keeps a mount from working");
     doctor.add_option("MOUNTPOINT", words.mount_point, "The mount, if there is to be one");
     doctor.add_option("--socket", words.socket, "The data service's")->type_name("PATH");
+    fabricshm::refuse_empty_values(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

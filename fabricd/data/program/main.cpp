@@ -11,6 +11,7 @@
 #include "fabricd/data/program/service_commands.hpp"
 #include "fabricd/data/program/silo_check.hpp"
 #include "fabricd/data/program/spill_check.hpp"
+#include "libfabricshm/base/empty_values.hpp"
 #include "libfabricshm/base/version.hpp"
 
 namespace {
@@ -142,6 +143,7 @@ int main(int argc, char** argv) {
     serving.add_option("--daemon", words.daemon, "The attach socket of fabricd")->type_name("PATH");
     serving.footer(kMore);
     add_commands(app, words);
+    fabricshm::refuse_empty_values(app);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

@@ -166,6 +166,14 @@ def make_parser():
     return parser
 
 
+def _refuse_empty(parser, options):
+    """`--daemon "$SOCKET"` with a SOCKET that is not set: what was meant is not known."""
+    for action in parser._actions:
+        if getattr(options, action.dest, None) == "":
+            parser.error(f"argument {'/'.join(action.option_strings) or action.metavar}: "
+                         "the value is empty")
+
+
 def parse(arguments):
     parser = make_parser()
     # torchrun takes --nproc_per_node as well; what follows the script is not ours to change.
@@ -180,6 +188,7 @@ def parse(arguments):
         rewritten.append(known.get(name.replace("-", "_"), name) + equals + value
                          if name.startswith("--") else argument)
     options = parser.parse_args(rewritten)
+    _refuse_empty(parser, options)
     try:
         check_wrap(options)
         settle_nodes(options, os.environ)

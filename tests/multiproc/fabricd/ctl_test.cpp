@@ -13,9 +13,12 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "libfabricshm/base/version.hpp"
 #include "tests/multiproc/fabricd/ctl.hpp"
+#include "tests/support/children.hpp"
+#include "tests/support/documented_fields.hpp"
 #include "tests/support/program.hpp"
 
 using nlohmann::json;
@@ -58,6 +61,51 @@ struct Job {
     fabricshm_tensor tensor{};
     fabricshm_group* group = nullptr;
 };
+
+/// fabricctl that goes on while the test does.
+class Viewer {
+  public:
+    Viewer(const Daemon& daemon, const std::string& name, std::vector<std::string> words)
+        : out_(daemon.folder() + "/" + name), program_([&] {
+              words.insert(words.begin(), FABRICCTL_PATH);
+              words.push_back("--socket=" + daemon.folder() + "/admin.sock");
+              if (std::freopen(out_.c_str(), "w", stdout) == nullptr) return 90;
+              if (std::freopen((out_ + ".err").c_str(), "w", stderr) == nullptr) return 91;
+              std::vector<char*> arguments;
+              for (std::string& word : words) arguments.push_back(word.data());
+              arguments.push_back(nullptr);
+              ::execv(FABRICCTL_PATH, arguments.data());
+              return 92;
+          }) {}
+
+    std::string said() const { return text_of(out_) + text_of(out_ + ".err"); }
+    void signal(int number) const { ::kill(program_.pid(), number); }
+    int wait() { return program_.wait(); }
+
+  private:
+    static std::string text_of(const std::string& path) {
+        std::ifstream file(path);
+        return {std::istreambuf_iterator<char>(file), {}};
+    }
+
+    std::string out_;
+    test_support::Child program_;
+};
+
+/// The picture of a dashboard that said where it is, and with which token; "": not yet.
+std::string picture_of(const std::string& said) {
+    const std::regex url("http://([0-9.]+):([0-9]+)/#t=(\\S+)\n");
+    std::smatch found;
+    if (!std::regex_search(said, found, url)) return "";
+    const std::string host = found[1].str() + ":" + found[2].str();
+    const std::string request = "GET /api/v1/picture HTTP/1.1\\r\\nHost: " + host +
+                                "\\r\\nX-Fabric-Token: " + found[3].str() +
+                                "\\r\\nConnection: close\\r\\n\\r\\n";
+    return test_support::run_program({"/bin/bash", "-c",
+                                      "exec 3<>/dev/tcp/" + found[1].str() + "/" + found[2].str() +
+                                          " && printf '" + request + "' >&3 && cat <&3"})
+        .out;
+}
 
 }  // namespace
 
@@ -287,6 +335,108 @@ TEST_SUITE("fabricd.ctl") {
         CHECK(gone.error.find('\n') == gone.error.size() - 1);
         CHECK(gone.out.empty());
         daemon.stop();
+    }
+
+    TEST_CASE("output that does not arrive is a failure, and one line says so") {
+        const Daemon daemon;
+        const std::string socket = " --socket " + daemon.folder() + "/admin.sock";
+        for (const std::string& words :
+             {"status" + socket, "sessions --json --watch 0.1" + socket, "health" + socket,
+              std::string("env"), std::string("--help")}) {
+            CAPTURE(words);
+            const Output output = test_support::run_program(
+                {"/bin/sh", "-c", std::string(FABRICCTL_PATH) + " " + words + " > /dev/full"});
+            CHECK(output.code == 1);
+            CHECK(has(output.error, "fabricctl: can't write all of the output"));
+            CHECK(output.error.find('\n') == output.error.size() - 1);
+        }
+    }
+
+    TEST_CASE("a path that no socket can have is named as that, and tune writes to no device") {
+        const Output output = test_support::run_program(
+            {FABRICCTL_PATH, "status", "--socket", std::string(200, 'x')});
+        CHECK(output.code == 1);
+        CHECK(has(output.error, "--socket: a path of 200 bytes is too long"));
+        const Output tune = test_support::run_program(
+            {FABRICCTL_PATH, "tune", "--ranks", "2", "--quick", "--output", "/dev/full"});
+        CHECK(tune.code == 1);
+        CHECK(tune.error == "fabricctl: tune: /dev/full is no plain file\n");
+    }
+
+    TEST_CASE("docs/fabricctl.md has each field of each command's JSON") {
+        const Daemon daemon;
+        const Job job(daemon);
+        const std::string file = daemon.folder() + "/trace.json";
+        const std::vector<std::vector<std::string>> commands = {
+            {"status"},
+            {"pools"},
+            {"arenas"},
+            {"regions"},
+            {"sessions"},
+            {"groups"},
+            {"waiting"},
+            {"devices"},
+            {"shards"},
+            {"health"},
+            {"events"},
+            {"decisions"},
+            {"hosts"},
+            {"vgpus"},
+            {"inspect", "job"},
+            {"top", "--count", "1"},
+            {"trace", "--seconds", "0.01", "-o", file},
+            {"drain"}};
+        for (const auto& words : commands) {
+            CAPTURE(words[0]);
+            const json line = ctl_json(daemon, words);
+            CHECK(test_support::undocumented(line, words[0]) == "");
+        }
+    }
+
+    TEST_CASE("shutdown waits for the daemon's process, whatever watches it") {
+        Daemon daemon;
+        Viewer watch(daemon, "watch", {"sessions", "--watch", "60", "--json"});
+        Viewer page(daemon, "page", {"dashboard", "--listen", "127.0.0.1:0"});
+        REQUIRE(test_support::becomes_true([&] { return has(watch.said(), "sessions"); }));
+        // It shows the daemon, and so has a watch open.
+        const std::string shown = "\"pid\":" + std::to_string(daemon.pid());
+        REQUIRE(test_support::becomes_true([&] { return has(picture_of(page.said()), shown); }));
+
+        CHECK(ctl(daemon, {"shutdown", "--wait", "60"}).out == "fabricd has ended\n");
+        siginfo_t ended{};
+        CHECK(::waitid(P_PID, static_cast<id_t>(daemon.pid()), &ended,
+                       WEXITED | WNOHANG | WNOWAIT) == 0);
+        CHECK(ended.si_pid == daemon.pid());
+        daemon.stop();  // reaps it
+        // Its place is free, at once.
+        daemon.start();
+        daemon.await_ready(2);
+        CHECK(watch.wait() == 3);
+        page.signal(SIGINT);
+        CHECK(page.wait() == 0);
+    }
+
+    TEST_CASE("each session's end is in the log or in a count, also when none follows") {
+        const Daemon daemon;
+        constexpr int kSessions = 200;
+        fabricshm_session_options options{};
+        options.struct_size = sizeof options;
+        options.socket = daemon.socket().c_str();
+        for (int i = 0; i < kSessions; ++i) {
+            fabricshm_session* session = nullptr;
+            REQUIRE(fabricshm_session_open(&options, &session) == 0);
+            fabricshm_session_close(session);
+        }
+        const std::regex ended("session [0-9]+ ends: |([0-9]+) ends of sessions were not logged");
+        CHECK(test_support::becomes_true([&] {
+            const std::string log = daemon.log();
+            int known = 0;
+            for (auto at = std::sregex_iterator(log.begin(), log.end(), ended);
+                 at != std::sregex_iterator(); ++at) {
+                known += (*at)[1].matched ? std::stoi((*at)[1]) : 1;
+            }
+            return known == kSessions;
+        }));
     }
 
     TEST_CASE("a daemon that ends during a watch ends the watch with code 3") {

@@ -126,6 +126,8 @@ class Launcher(LauncherCase):
                 (("--nnodes", "2", "--node-rank", "1", "--master-addr", "a"), "--nnodes 2 needs --master-port"),
                 (("--nnodes", "1:3"), "--nnodes: '1:3' is no number"),
                 (("--nnodes", "0"), "--nnodes: '0' is no number"),
+                (("--daemon", ""), "--daemon: the value is empty"),
+                (("--trusted", ""), "--trusted: the value is empty"),
                 (("--nnodes", "slurm"), "SLURM_NNODES, SLURM_NODEID"),
                 (("--node-rank", "1"), "--node-rank: 1 is not below --nnodes 1"),
                 (("--nproc-per-node", "1,2"), "--nproc-per-node: 2 numbers for 1 nodes"),

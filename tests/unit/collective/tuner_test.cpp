@@ -1,6 +1,7 @@
 #include "libfabricshm/collective/tuner.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -73,5 +74,20 @@ TEST_SUITE("collective.tuner") {
 
     TEST_CASE("a place that cannot be written is an error") {
         CHECK_FALSE(save_tuning("/proc/none/tuning.conf", {}, 2).ok());
+        CHECK_FALSE(check_tuning_file("/proc/none/tuning.conf").ok());
+    }
+
+    TEST_CASE("a device or a pipe is not replaced by a file") {
+        const TemporaryFolder folder;
+        const std::string pipe = folder.path + "/pipe";
+        REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+        CHECK(check_tuning_file(pipe).error().code == Errc::kInvalid);
+        CHECK(save_tuning(pipe, {}, 2).error().code == Errc::kInvalid);
+        CHECK(std::filesystem::is_fifo(pipe));
+        CHECK(save_tuning("/dev/full", {}, 2).error().code == Errc::kInvalid);
+        const std::string fine = folder.path + "/deep/tuning.conf";
+        CHECK(check_tuning_file(fine).ok());
+        CHECK_FALSE(std::filesystem::exists(fine));
+        CHECK_FALSE(std::filesystem::exists(fine + ".new"));
     }
 }

@@ -154,7 +154,9 @@ TEST_SUITE("ctl.chrome_trace") {
         }
         CHECK(written.trace.tracks() == 64);
         CHECK(written.trace.ranks() == 1);
-        CHECK(written.trace.senseless() == 936);
+        // Programs may have so many.
+        CHECK(written.trace.senseless() == 0);
+        CHECK(written.trace.without_track() == 936);
     }
 
     TEST_CASE("a full file ends as JSON, with both ends of each arrow") {

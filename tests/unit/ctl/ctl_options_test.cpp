@@ -229,6 +229,37 @@ TEST_SUITE("ctl.ctl_options") {
         }
     }
 
+    TEST_CASE("no option and no argument takes an empty value, and each is named") {
+        const auto refused = [](const std::string& name, const std::vector<const char*>& words) {
+            const auto parsed = parse(words);
+            CAPTURE(words.front());
+            CAPTURE(parsed.text);
+            CHECK(parsed.exit == CtlExit::kUsage);
+            CHECK(parsed.text.find(name) != std::string::npos);
+        };
+        for (const CtlCommand& row : ctl_commands()) {
+            std::vector<const char*> words{row.name};
+            for (const CtlArgument& argument : row.arguments) {
+                if (std::holds_alternative<CtlFlag>(argument.value)) continue;
+                const std::string name = argument.name;
+                const bool is_option = name[0] == '-';
+                const std::string option = is_option ? name.substr(name.find("--")) : "";
+                std::vector<const char*> given = words;
+                if (is_option) given.push_back(option.c_str());
+                given.push_back("");
+                refused(is_option ? option : name, given);
+                // What stands behind it in its place needs one that is right.
+                const auto* text = std::get_if<CtlText>(&argument.value);
+                const bool has_words = text != nullptr && !text->words.empty();
+                if (!is_option) words.push_back(has_words ? text->words[0].c_str() : "1");
+            }
+        }
+        refused("--socket", {"status", "--socket", ""});
+        refused("--timeout", {"status", "--timeout", ""});
+        refused("--watch", {"status", "--watch", ""});
+        CHECK_FALSE(parse({"status", "--watch", "--json"}).exit);
+    }
+
     TEST_CASE("help and version are no mistakes") {
         CHECK(parse({"--version"}).text == std::string("fabricctl ") + FABRIC_VERSION + "\n");
         const CtlParse help = parse({"--help"});

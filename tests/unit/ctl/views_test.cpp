@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/support/documented_fields.hpp"
+
 using namespace fabricd;
 using nlohmann::json;
 
@@ -153,5 +155,32 @@ TEST_SUITE("ctl.views") {
 
     TEST_CASE("root has a name") {
         CHECK(user_name(0) == "root");
+    }
+
+    TEST_CASE("docs/fabricctl.md has each field of the JSON") {
+        Picture picture;
+        picture.status.caches.emplace_back();
+        picture.pools.emplace_back();
+        picture.arenas.emplace_back();
+        picture.regions.emplace_back();
+        picture.sessions.emplace_back();
+        picture.groups.emplace_back();
+        picture.devices.emplace_back();
+        picture.shards.emplace_back();
+        picture.waiting.emplace_back();
+        picture.waiting[0].late.emplace_back();
+        picture.telemetry.sessions.emplace_back();
+        picture.telemetry.devices.emplace_back();
+        picture.telemetry.paths.emplace_back();
+        const std::pair<View, const char*> views[] = {
+            {View::kStatus, "status"},   {View::kPools, "pools"},       {View::kArenas, "arenas"},
+            {View::kRegions, "regions"}, {View::kSessions, "sessions"}, {View::kGroups, "groups"},
+            {View::kDevices, "devices"}, {View::kShards, "shards"},     {View::kWaiting, "waiting"},
+            {View::kTop, "top"}};
+        for (const auto& [view, name] : views) {
+            CAPTURE(std::string(name));
+            const json line = json::parse(json_view(picture, view));
+            CHECK(test_support::undocumented(line, name) == "");
+        }
     }
 }

@@ -73,6 +73,17 @@ TEST_SUITE("fabricd.options") {
               0);
     }
 
+    TEST_CASE("an empty file or machine is no default, while an empty key is a value") {
+        CHECK(error_message({"--config", ""}).find("--config: the value is empty") !=
+              std::string::npos);
+        CHECK(error_message({"--emulate", ""}).find("--emulate: the value is empty") !=
+              std::string::npos);
+        Options options;
+        const File file("[log]\nfile = '/tmp/x.log'\n");
+        REQUIRE_FALSE(parse({"-c", file.path, "--log-file", ""}, options));
+        CHECK(options.config.log.file.empty());
+    }
+
     TEST_CASE("an option under its former name is one line that says the name that it has now") {
         for (const char* given : {"--control-quota-least", "--control-quota-least=0.5"}) {
             CHECK(error_message({given}) ==

@@ -47,4 +47,23 @@ TEST_SUITE("server.refusal_log") {
         CHECK(more < RefusalLog::kPerSecond + 1);
         fabricshm::set_log_sink(nullptr);
     }
+
+    TEST_CASE("what was left out is said within a second, also when nothing comes after it") {
+        fabricshm::set_log_sink(keep);
+        g_lines.clear();
+        RefusalLog log("ends of sessions");
+        int lines = 0;
+        for (int i = 0; i < RefusalLog::kBurst + 7; ++i) lines += log.begins_line(kNow) ? 1 : 0;
+        CHECK(lines == RefusalLog::kBurst);
+        log.tell_left_out(kNow + 999ms);
+        CHECK(g_lines.empty());
+        log.tell_left_out(kNow + 1s);
+        log.tell_left_out(kNow + 2s);
+        CHECK(g_lines == std::vector<std::string>{"7 ends of sessions were not logged"});
+        // A flood that goes on has one such line per second.
+        for (int i = 0; i < 1000; ++i) log.begins_line(kNow + 2s);
+        log.tell_left_out(kNow + 2s);
+        CHECK(g_lines.size() == 1);
+        fabricshm::set_log_sink(nullptr);
+    }
 }
