@@ -349,7 +349,8 @@ class DashboardTest(unittest.TestCase):
         self.assertEqual(status({}), 401)
         self.assertEqual(status({"X-Fabric-Token": token[:-1] + "g"}), 401)
         self.assertEqual(status({"X-Fabric-Token": token}), 200)
-        self.assertEqual(status({"X-Fabric-Token": token, "Host": "evil.example"}), 421)
+        for strange in ("evil.example", "127.0.0.1:abc", "127.0.0.1:1@evil.example", "[::1]evil.example"):
+            self.assertEqual(status({"X-Fabric-Token": token, "Host": strange}), 421, strange)
 
 
 if __name__ == "__main__":

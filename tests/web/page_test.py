@@ -438,6 +438,15 @@ class PageTest(unittest.TestCase):
                 self.show()
                 self.seen()
 
+    def test_arenas_keep_their_colours_and_neighbours_have_others(self):
+        def colours(numbers):
+            self.show(arenas=[arena(n) for n in numbers])
+            self.seen()
+            return self.browser.run("return [...document.querySelectorAll('#pool-bar rect')].map((box) => box.getAttribute('fill'))")
+        before = colours([2, 10, 18, 26])  # numbers are given to sessions and groups as well
+        self.assertEqual(len(set(before)), 4)
+        self.assertEqual(colours([10, 26]), [before[1], before[3]])
+
     def test_an_open_decision_keeps_its_place_and_what_is_selected_in_it(self):
         self.show(decisions=[decision(1), decision(2)])
         self.seen()

@@ -1,5 +1,7 @@
 #!/usr/bin/python3
-"""Makes the picture of the dashboard in the README: FABRIC_BUILD=... readme_picture.py FILE.png
+"""Makes the picture of the dashboard in the README, with FABRIC_BUILD and PYTHONPATH as in CMakeLists.txt:
+
+    readme_picture.py docs/dashboard.png
 
 A fabricd with four devices and three jobs of two ranks, stand-ins that sleep where a training computes.
 """
@@ -9,6 +11,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from PIL import Image  # python3-pil
 
 from browser import Browser
 from programs import Daemon, Dashboard, die_with_parent, wait_for
@@ -32,7 +36,7 @@ def member(label, samples, rank, seconds):
     while True:
         step += 1
         time.sleep(seconds)
-        group.allreduce(tensor)
+        group.all_reduce(tensor)
         session.step(samples=samples, loss=2.3 / step ** 0.3, compute=seconds, group=group)
 
 
@@ -46,12 +50,15 @@ def main():
                                   env={**os.environ, "FABRIC_SOCKET": daemon.socket, "FABRIC_DEVICE": device}, preexec_fn=die_with_parent)
                  for label, samples, of in JOBS for rank, (device, seconds) in enumerate(of)]
         try:
-            browser.size(1280, 1560)
+            browser.size(1280, 1600)
+            browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
             browser.driver.get(dashboard.address)
             wait_for(lambda: len(browser.table("training")) == 6, "six ranks")
             wait_for(lambda: browser.run("return document.querySelector('#jobs-curve polyline')?.points.length ?? 0") >= SECONDS, "a curve")
             wait_for(lambda: len(browser.table("paths")) == 6, "paths")
             browser.driver.save_screenshot(sys.argv[1])
+            # Few colours: a third of the bytes.
+            Image.open(sys.argv[1]).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(sys.argv[1], optimize=True)
         finally:
             for rank in ranks:
                 rank.kill()

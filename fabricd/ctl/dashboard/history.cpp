@@ -15,13 +15,13 @@ constexpr double kNotThere = std::numeric_limits<double>::quiet_NaN();
 constexpr std::string_view kRateOf = "samples_per_s/";
 constexpr int kDigits = 7;  // more than a curve shows
 
-std::string name_of(const JobSum& job) {
+std::string series_name(const JobSum& job) {
     return std::string(kRateOf) + std::to_string(job.uid) + "/" + job.label;
 }
 
 /// Of a name that the one above made.
 bool is_asked_for(std::string_view name, const PictureQuery& query) {
-    if (query.user) return name == name_of({.label = query.match, .uid = *query.user});
+    if (query.user) return name == series_name({.label = query.match, .uid = *query.user});
     return name.substr(name.find('/', kRateOf.size()) + 1).find(query.match) != name.npos;
 }
 
@@ -65,7 +65,7 @@ void History::add(std::int64_t unix_ms, const Picture& picture, const JobSums& s
     }
     // Per job and not per rank: a job of many ranks is one curve.
     for (const JobSum& job : sums.jobs) {
-        if (job.live != 0) put(name_of(job), job.samples_per_s);
+        if (job.live != 0) put(series_name(job), job.samples_per_s);
     }
     if (moments_.size() <= kMaxPoints) return;
     moments_.pop_front();

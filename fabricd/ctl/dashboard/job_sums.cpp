@@ -81,13 +81,13 @@ void put_job(const JobSum& job, auto&& put) {
     put("stale", job.stale);
     put("stale_ranks", job.stale_ranks);
     put("samples_per_s", job.samples_per_s);
-    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-    put("wait_share", job.live != 0 ? job.wait_share : kUnknown);
+    constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
+    put("wait_share", job.live != 0 ? job.wait_share : kNoRate);
     put("memory_used_bytes", job.memory_used_bytes);
     put("memory_denied_bytes", job.memory_denied_bytes);
     const bool known = job.slowest_session != 0;
     put("slowest_session", known ? Json(job.slowest_session) : Json(nullptr));
-    put("slowest_work_s", known ? job.slowest_work_s : kUnknown);
+    put("slowest_work_s", known ? job.slowest_work_s : kNoRate);
 }
 
 }  // namespace

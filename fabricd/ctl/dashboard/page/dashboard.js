@@ -21,6 +21,8 @@ let chosen = null;                                // the job that was opened, el
 let is_reached = true;                            // fabricctl dashboard answers
 let asked = "";                                   // which rows were asked for last
 let answered = "";                                // which rows the picture has
+const colours = new Map();                        // of arenas, by their numbers
+let next_colour = 0;
 let wake = () => {};                              // ends the pause between two pictures
 
 // ---- Small things ---------------------------------------------------------------------------------
@@ -327,10 +329,13 @@ const views = {
     const capacity = picture.status.pool.capacity_bytes;
     const bar = $("pool-bar");
     let x = 0;
-    // By its number an arena keeps its colour when another one goes.
+    // An arena keeps its colour when another one goes; the next one gets another.
+    const ids = new Set(arenas.map((arena) => arena.id));
+    for (const id of colours.keys()) if (!ids.has(id)) colours.delete(id);
+    for (const id of ids) if (!colours.has(id)) colours.set(id, kPalette[next_colour++ % kPalette.length]);
     bar.replaceChildren(...arenas.slice(0, kMaxRows).map((arena) => {
       const width = 1000 * arena.bytes_committed / Math.max(capacity, 1);
-      const box = draw("rect", { x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 30, fill: kPalette[arena.id % kPalette.length] });
+      const box = draw("rect", { x: x.toFixed(2), y: 0, width: width.toFixed(2), height: 30, fill: colours.get(arena.id) });
       box.append(draw("title", {}, plain(arena.name) + ": " + bytes(arena.bytes_committed)));
       x += width;
       return box;
