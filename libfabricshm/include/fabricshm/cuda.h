@@ -142,9 +142,10 @@ FABRICSHM_API int fabricshm_cuda_unexport(fabricshm_group* group);
  * fabricshm_cuda_status() lists them.
  *
  * EINVAL: an argument; a buffer that the device does not reach, or that ends outside of its
- * allocation of cuMemAlloc(); the legacy default stream while another is captured. ENOENT: the group is not joined.
- * EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA refused; what was put on the
- * stream before fails on all ranks. And what earlier operations came to: fabricshm_cuda_status().
+ * allocation of cuMemAlloc(); the legacy default stream while another is captured. ENOENT: the
+ * group is not joined. EUNSUPPORTED: the type does not go with the operation. EBROKEN: CUDA
+ * refused; what was put on the stream before fails on all ranks. And what earlier operations came
+ * to: fabricshm_cuda_status().
  */
 FABRICSHM_API int fabricshm_allreduce_on_stream(fabricshm_group* group, const void* input,
                                                 void* output, uint64_t count, fabricshm_dtype dtype,
