@@ -55,7 +55,8 @@ FuturePtr CoalescedWork::getFuture() {
         [](c10::ivalue::Future& all) {
             c10::List<at::Tensor> tensors;
             for (const c10::IValue& future : all.value().toListRef()) {
-                for (const c10::IValue& tensor : future.toFuture()->value().toListRef()) {
+                const FuturePtr done = future.toFuture();
+                for (const c10::IValue& tensor : done->value().toListRef()) {
                     tensors.push_back(tensor.toTensor());
                 }
             }

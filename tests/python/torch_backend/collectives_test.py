@@ -97,7 +97,7 @@ def reduce_and_broadcast(gloo, rank, world):
                 mine = made(shape, dtype, rank)
                 theirs = mine.clone()
                 dist.broadcast(mine, root)
-                dist.broadcast(theirs, root, group=gloo)
+                theirs = by_gloo(lambda it: dist.broadcast(it, root, group=gloo), theirs)
                 same(mine, theirs, f"broadcast {dtype} {shape}")
                 mine = made(shape, dtype, rank)
                 theirs = mine.clone()

@@ -145,13 +145,18 @@ def limited(rank, world):
     """The time limit of later operations."""
     dist.barrier()
     dist.set_timeout(datetime.timedelta(milliseconds=200))
-    if rank == 0:
-        try:
-            dist.all_reduce(torch.ones(3))
-        except RuntimeError as error:
-            assert "timeout" in str(error).lower(), error
-        else:
-            raise AssertionError("waited for nothing")
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:  # alive, and elsewhere
+        store.wait(["seen"])
+        return
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        assert "timeout" in str(error).lower(), error
+    else:
+        raise AssertionError("waited for nothing")
+    finally:
+        store.set("seen", "")
 
 
 @in_group
