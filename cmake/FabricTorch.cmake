@@ -26,3 +26,22 @@ function(fabric_torch_facts)
     endif()
     set(FABRIC_TORCH_FACTS "${facts}" CACHE INTERNAL "version;abi;includes;libraries")
 endfunction()
+
+# Sets FABRIC_TORCH_INCLUDE, FABRIC_TORCH_API_INCLUDE and FABRIC_<library>_LIBRARY to the parts of that PyTorch, and
+# torch_libraries to a list of the libraries. Debian's libtorch-dev has the headers in /usr/include, a wheel has them
+# next to its libraries. As hints: both may be installed, and what belongs to the torch that is imported comes first.
+macro(fabric_torch_parts)
+    list(GET FABRIC_TORCH_FACTS 2 torch_includes)
+    list(GET FABRIC_TORCH_FACTS 3 torch_library_paths)
+    string(REPLACE "|" ";" torch_includes "${torch_includes}")
+    string(REPLACE "|" ";" torch_library_paths "${torch_library_paths}")
+    find_path(FABRIC_TORCH_INCLUDE torch/extension.h HINTS ${torch_includes} PATHS /usr/include)
+    find_path(FABRIC_TORCH_API_INCLUDE torch/torch.h
+              HINTS ${torch_includes} PATHS /usr/include/torch/csrc/api/include
+              PATH_SUFFIXES torch/csrc/api/include)
+    set(torch_libraries)
+    foreach(library c10 torch torch_cpu torch_python)
+        find_library(FABRIC_${library}_LIBRARY ${library} HINTS ${torch_library_paths})
+        list(APPEND torch_libraries ${FABRIC_${library}_LIBRARY})
+    endforeach()
+endmacro()

@@ -161,6 +161,10 @@ CudaWorkRef cuda_reduce_scatter(const CudaTarget& to, const at::Tensor& output,
     });
 }
 
+CudaWorkRef cuda_mark(const CudaTarget& to) {
+    return launch(to, "end what was coalesced", {}, {}, [] {});
+}
+
 CudaWorkRef cuda_barrier(const CudaTarget& to) {
     return launch(
         to, "pass a barrier", {}, {},

@@ -49,6 +49,9 @@ CudaWorkRef cuda_scatter(const CudaTarget& to, const at::Tensor& output, const C
 CudaWorkRef cuda_reduce_scatter(const CudaTarget& to, const at::Tensor& output,
                                 const CudaTensors& parts, const Reduction& reduction);
 
+/// Does nothing, and is over when what was launched before it is.
+CudaWorkRef cuda_mark(const CudaTarget& to);
+
 /// Its wait() waits for the ranks, and for what the caller had put on its stream.
 CudaWorkRef cuda_barrier(const CudaTarget& to);
 

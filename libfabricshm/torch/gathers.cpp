@@ -226,6 +226,27 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::gather(TensorLists& output
                   });
 }
 
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::gather_single(
+    at::Tensor& output, at::Tensor& input, const c10d::GatherOptions& options) {
+    const Refuse refuse("gather_single");
+    TensorLists outputs;
+    if (getRank() == static_cast<int>(options.rootRank)) {
+        if (!output.is_contiguous()) refuse("the output tensor has to be contiguous");
+        if (output.numel() != input.numel() * getSize()) {
+            refuse("the output tensor needs room for the input of each of " +
+                   std::to_string(getSize()) + " ranks");
+        }
+        const at::Tensor row = output.view({-1});
+        TensorList parts;
+        for (int rank = 0; rank < getSize(); ++rank) {
+            parts.push_back(row.narrow(0, rank * input.numel(), input.numel()).view(input.sizes()));
+        }
+        outputs.push_back(std::move(parts));
+    }
+    TensorList inputs{input};
+    return gather(outputs, inputs, options);
+}
+
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::scatter(TensorList& outputs,
                                                               TensorLists& inputs,
                                                               const c10d::ScatterOptions& options) {

@@ -71,7 +71,7 @@ ProcessGroupFabricshm::~ProcessGroupFabricshm() {
 }
 
 Milliseconds ProcessGroupFabricshm::timeout_of(Milliseconds option) const {
-    return option == c10d::kUnsetTimeout ? timeout_ : option;
+    return option == c10d::kUnsetTimeout ? timeout_.load(std::memory_order_relaxed) : option;
 }
 
 std::uint64_t ProcessGroupFabricshm::getSequenceNumberForGroup() {
@@ -86,8 +86,41 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submissi
                                                     submission.title, submission.inputs,
                                                     std::move(submission.outputs), std::move(body));
     executor_->submit(work, delay_for(submission.bytes));
+    return noted(work);
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::noted(WorkRef work) {
+    const std::lock_guard lock(coalescing_mutex_);
+    if (is_coalescing_) coalesced_.push_back(work);
     return work;
 }
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+void ProcessGroupFabricshm::startCoalescing() {
+    const std::lock_guard lock(coalescing_mutex_);
+    TORCH_CHECK(!is_coalescing_,
+                "fabricshm: operations of this process group are coalesced already");
+    is_coalescing_ = true;
+}
+
+ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::endCoalescing() {
+    std::shared_ptr<CudaLane> lane;
+    {
+        const std::lock_guard lock(cuda_mutex_);
+        lane = cuda_;
+    }
+    std::vector<WorkRef> works;
+    {
+        const std::lock_guard lock(coalescing_mutex_);
+        TORCH_CHECK(is_coalescing_, "fabricshm: no operations of this process group are coalesced");
+        is_coalescing_ = false;
+        works.swap(coalesced_);
+    }
+    // Behind all that was put on the device's stream.
+    if (lane) works.push_back(cuda_mark({lane, c10d::OpType::UNKNOWN, "fabricshm:coalesced"}));
+    return c10::make_intrusive<CoalescedWork>(getRank(), std::move(works));
+}
+#endif
 
 // In the order of the group's collectives, since ranks join by collectives: a rank that has called
 // one of the CPU's instead is named.
@@ -98,12 +131,13 @@ void ProcessGroupFabricshm::join_cuda(c10::Device device) {
     const CudaStream stream(device);
     auto joining = c10::make_intrusive<CollectiveWork>(
         executor_, getRank(), c10d::OpType::BARRIER, "fabricshm:join_cuda", TensorList{},
-        TensorList{}, [communicator = communicator_, device, timeout = timeout_] {
+        TensorList{},
+        [communicator = communicator_, device, timeout = timeout_of(c10d::kUnsetTimeout)] {
             communicator->join_cuda(device.index(), timeout);
         });
     executor_->submit(joining, std::chrono::nanoseconds(0));
     joining->wait(kNoTimeout);
-    cuda_ = std::make_shared<CudaLane>(communicator_, stream, timeout_);
+    cuda_ = std::make_shared<CudaLane>(communicator_, stream, timeout_of(c10d::kUnsetTimeout));
 }
 
 CudaTarget ProcessGroupFabricshm::on_device(const at::Tensor& tensor, c10d::OpType type,
@@ -282,18 +316,18 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
     TORCH_CHECK(peer == FABRICSHM_ANY_PEER || (peer >= 0 && peer < getSize()),
                 "fabricshm: there is no rank ", peer, " in a group of ", getSize());
     // Transfers move bytes, whatever the dtype is: both ends have to agree on the size alone.
-    fabricshm_call call = make_call(kind, FABRICSHM_U8, 0, timeout_);
+    fabricshm_call call = make_call(kind, FABRICSHM_U8, 0, timeout_of(c10d::kUnsetTimeout));
     call.peer = peer;
     call.tag = tag;
     const at::NoGradGuard no_grad;
     if (sends) {
-        return PointToPointWork::start(*communicator_, executor_, call, c10d::OpType::SEND,
-                                       "fabricshm:send", tensors[0]);
+        return noted(PointToPointWork::start(*communicator_, executor_, call, c10d::OpType::SEND,
+                                             "fabricshm:send", tensors[0]));
     }
     const bool anybody = peer == FABRICSHM_ANY_PEER;
-    return PointToPointWork::start(
+    return noted(PointToPointWork::start(
         *communicator_, executor_, call, anybody ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV,
-        anybody ? "fabricshm:recvAnySource" : "fabricshm:recv", tensors[0]);
+        anybody ? "fabricshm:recvAnySource" : "fabricshm:recv", tensors[0]));
 }
 
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::send(TensorList& tensors, int to, int tag) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "libfabricshm/torch/call.hpp"
+#include "libfabricshm/torch/coalesced_work.hpp"
 #include "libfabricshm/torch/cuda_operations.hpp"
 #include "libfabricshm/torch/executor.hpp"
 #include "libfabricshm/torch/work.hpp"
@@ -82,6 +83,21 @@ class ProcessGroupFabricshm final : public GroupBase {
     WorkRef reduce_scatter_tensor_coalesced(TensorList& outputs, TensorList& inputs,
                                             const c10d::ReduceScatterOptions& options) override;
 #endif
+    // What later versions of torch have added to their Backend, without the word `override`: in
+    // older ones these are methods that torch does not call.
+    /// Of 2.14: each rank's `input`, one behind the other in `output` of the root alone.
+    WorkRef gather_single(at::Tensor& output, at::Tensor& input,
+                          const c10d::GatherOptions& options);
+    /// Of 2.14: the timeout of what is called from now on. On a device it stays what it was.
+    void setTimeout(Milliseconds timeout) {
+        timeout_ = timeout;
+    }
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 1)
+    /// What is called from here on is ended by the one work that endCoalescing() returns. Nothing
+    /// is held back: all of it starts at once, as ever.
+    void startCoalescing() override;
+    WorkRef endCoalescing() override;
+#endif
     WorkRef barrier(const c10d::BarrierOptions& options) override;
     WorkRef send(TensorList& tensors, int to, int tag) override;
     WorkRef recv(TensorList& tensors, int from, int tag) override;
@@ -112,6 +128,8 @@ class ProcessGroupFabricshm final : public GroupBase {
     };
 
     WorkRef submit(Submission submission, Body body);
+    /// Passes `work` on; within startCoalescing() and endCoalescing() it is remembered.
+    WorkRef noted(WorkRef work);
     WorkRef transfer(fabricshm_kind kind, TensorList& tensors, int peer, int tag);
 
     /// Where an operation on `tensor` of a CUDA device goes. The first one waits until all ranks
@@ -130,13 +148,16 @@ class ProcessGroupFabricshm final : public GroupBase {
     [[noreturn]] void give_up(std::uint64_t round, Milliseconds limit);
 
     c10::intrusive_ptr<c10d::Store> store_;
-    Milliseconds timeout_;
+    std::atomic<Milliseconds> timeout_;  // relaxed is enough: a number by itself
     std::shared_ptr<Communicator> communicator_;
     std::shared_ptr<Executor> executor_;
     std::atomic<std::uint64_t> sequence_{0};  // collectives submitted; read by any thread
     std::uint64_t monitored_barriers_ = 0;
     std::mutex cuda_mutex_;           // held while the ranks join
     std::shared_ptr<CudaLane> cuda_;  // null before the first operation of CUDA tensors
+    std::mutex coalescing_mutex_;
+    std::vector<WorkRef> coalesced_;
+    bool is_coalescing_ = false;
 };
 
 }  // namespace fabricshm::torch_backend

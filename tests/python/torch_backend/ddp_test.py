@@ -105,6 +105,7 @@ def overlaps(rank, world, path):
 def allocator_life(rank, world, path):
     import fabricshm.torch as fabric
 
+    torch.set_num_threads(1)  # a forked child that adds up waits for OpenMP threads that only its parent has
     with fabric_test.process_group("fabricshm", path, rank, world):
         with fabric.use_arena_allocator():
             large = torch.zeros(1 << 20)

@@ -1,5 +1,6 @@
 """Asynchronous work, messages, subgroups, objects, DETAIL, failures: what DDP and people rely on."""
 
+import datetime
 import os
 import signal
 import sys
@@ -102,6 +103,60 @@ def messages(rank, world):
         dist.recv(first, 0, tag=1)
         assert (first.item(), second.item()) == (1, 2)
     dist.barrier()
+
+
+@in_group
+def coalesced(rank, world):
+    """torch 2 for collectives and messages of a device: one work ends all that was called within."""
+    right, left = (rank + 1) % world, (rank - 1) % world
+    value, out, summed = torch.full((3,), float(rank)), torch.zeros(3), torch.ones(4)
+    with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+        dist.irecv(out, left)
+        dist.isend(value, right)
+        dist.barrier(async_op=True)
+    works.wait()
+    assert (out == left).all(), out
+    group = dist.group.WORLD
+    group._start_coalescing(torch.device("cpu"))
+    group.allreduce([summed])
+    work = group._end_coalescing(torch.device("cpu"))
+    future = work.get_future().then(lambda done: [2 * tensor for tensor in done.value()])
+    assert (future.wait()[0] == 2 * world).all() and (summed == world).all()
+    assert work.is_completed()
+    try:
+        group._end_coalescing(torch.device("cpu"))
+    except RuntimeError as error:
+        assert "no operations of this process group are coalesced" in str(error), error
+    else:
+        raise AssertionError("an end without a beginning was not refused")
+
+
+@in_group
+def gathered_into_one(rank, world):
+    value = torch.arange(6).reshape(2, 3) + 10 * rank
+    whole = torch.zeros(world, 2, 3, dtype=torch.int64)
+    dist.gather_single(value, whole if rank == 1 else None, dst=1)
+    expected = torch.stack([torch.arange(6).reshape(2, 3) + 10 * r for r in range(world)])
+    assert torch.equal(whole, expected if rank == 1 else torch.zeros_like(whole)), whole
+
+
+@in_group
+def limited(rank, world):
+    """The time limit of later operations."""
+    dist.barrier()
+    dist.set_timeout(datetime.timedelta(milliseconds=200))
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:  # alive, and elsewhere
+        store.wait(["seen"])
+        return
+    try:
+        dist.all_reduce(torch.ones(3))
+    except RuntimeError as error:
+        assert "timeout" in str(error).lower(), error
+    else:
+        raise AssertionError("waited for nothing")
+    finally:
+        store.set("seen", "")
 
 
 @in_group
@@ -267,6 +322,18 @@ class Work(unittest.TestCase):
 
     def test_messages_by_tag_from_anybody_and_in_batches(self):
         self.run_in((2, 3), messages)
+
+    @unittest.skipIf(torch.__version__.startswith("1."), "torch 2 calls it")
+    def test_coalesced_operations_end_with_one_work(self):
+        self.run_in((2, 3), coalesced)
+
+    @unittest.skipUnless(hasattr(dist, "gather_single"), "torch 2.14 has it")
+    def test_a_gather_into_one_tensor(self):
+        self.run_in((2, 3), gathered_into_one)
+
+    @unittest.skipUnless(hasattr(dist, "set_timeout"), "torch 2.14 has it")
+    def test_a_new_timeout_is_that_of_what_follows(self):
+        self.run_in((2,), limited)
 
     def test_object_collectives(self):
         self.run_in((1, 3), objects)

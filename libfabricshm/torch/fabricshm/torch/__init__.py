@@ -79,9 +79,11 @@ def _configure_allocator(backend):
 
 
 def _wrap_for_debugging(group, store, rank, size, timeout):
-    # Torch wraps its own backends when TORCH_DISTRIBUTED_DEBUG is DETAIL, and leaves this to
-    # others: a gloo group next to ours compares what the ranks call before it is called.
+    # When TORCH_DISTRIBUTED_DEBUG is DETAIL a gloo group next to ours compares what the ranks call before it is
+    # called. Torch before 2.4 wraps its own backends alone and leaves this to others.
     c10d = dist.distributed_c10d
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 4):
+        return group
     if dist.get_debug_level() != dist.DebugLevel.DETAIL:
         return group
     if not dist.is_gloo_available():
@@ -182,10 +184,16 @@ def _group_is_ours():
     )
 
 
+def _is_of_the_cpu(group):
+    """Whether CPU tensors of `group` are ours: all are of torch 1, and those of `cpu:fabricshm,cuda:nccl`, too."""
+    names = str(dist.get_backend(group)).split(",")
+    return NAME in names or f"cpu:{NAME}" in names
+
+
 def _monitored_barrier(original):
     def monitored_barrier(group=dist.GroupMember.WORLD, timeout=None, wait_all_ranks=False):
         chosen = dist.distributed_c10d._get_default_group() if group is None else group
-        if dist.distributed_c10d._rank_not_in_group(chosen) or dist.get_backend(chosen) != NAME:
+        if dist.distributed_c10d._rank_not_in_group(chosen) or not _is_of_the_cpu(chosen):
             return original(group=group, timeout=timeout, wait_all_ranks=wait_all_ranks)
         timeout = dist.distributed_c10d.default_pg_timeout if timeout is None else timeout
         return chosen.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
