@@ -297,6 +297,7 @@ std::optional<CtlParse> unknown_command(CLI::App& app, int argc, const char* con
 bool is_watch_empty(int argc, const char* const* argv) {
     for (int i = 2; i < argc; ++i) {
         if (*argv[i] == 0 && std::string(argv[i - 1]) == "--watch") return true;
+        if (std::string(argv[i]) == "--watch=") return true;
     }
     return false;
 }

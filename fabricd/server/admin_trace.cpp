@@ -53,7 +53,13 @@ void write_trace(JobTrace& trace, const std::function<bool(const TraceReply& rep
             is_gone = !trace.is_alive();
             is_over = is_over || is_gone;
         }
-        if (!pause(kTraceEvery)) break;
+        if (!pause(kTraceEvery)) {
+            // Where it is the client that goes, the write fails.
+            reply.Clear();
+            reply.set_ended_early("fabricd has ended it");
+            (void)write(reply);
+            break;
+        }
         reply.Clear();
         trace.read([&](const auto& session, const auto& records) {
             auto& message = *reply.add_sessions();

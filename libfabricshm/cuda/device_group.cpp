@@ -65,7 +65,7 @@ bool poll_until(DeviceGroup& group, TimePoint deadline, const Done& done) {
     constexpr Duration kMaxPause = std::chrono::milliseconds(1);
     for (Duration pause = std::chrono::microseconds(10);; pause = std::min(pause * 2, kMaxPause)) {
         if (done()) return true;
-        (void)group.status();
+        (void)group.look();
         if (Clock::now() >= deadline) return false;
         std::this_thread::sleep_for(pause);
     }
@@ -89,6 +89,15 @@ void keep_for_good(std::unique_ptr<Owned> owned) {
     static auto& kept = *new std::vector<std::unique_ptr<Owned>>;
     const std::lock_guard lock(mutex);
     kept.push_back(std::move(owned));
+}
+
+Result<void> check_place(const DevicePlace& place) {
+    if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
+        place.rank < place.world) {
+        return {};
+    }
+    return explain({Errc::kUnsupported, 0, "group on a device"}, "it has %d ranks; %d are the most",
+                   place.world, device::kMaxRanks);
 }
 
 }  // namespace
@@ -149,15 +158,6 @@ DeviceGroup::~DeviceGroup() {
     if (!is_stuck_) return;
     keep_for_good(std::move(executor_));
     keep_for_good(std::move(exports_));
-}
-
-Result<void> DeviceGroup::check_place(const DevicePlace& place) {
-    if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
-        place.rank < place.world) {
-        return {};
-    }
-    return explain({Errc::kUnsupported, 0, "group on a device"}, "it has %d ranks; %d are the most",
-                   place.world, device::kMaxRanks);
 }
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceArena> arena,
@@ -273,6 +273,7 @@ Result<void> DeviceGroup::launch(Kernel kernel, Bytes bytes, const void* argumen
     }
     // The others wait for what is not coming.
     launch_failed_.store(true, std::memory_order_relaxed);  // a flag alone
+    is_reported_.store(true, std::memory_order_relaxed);    // here
     abort(place_.rank);
     return launched;
 }
@@ -326,9 +327,8 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
     FABRIC_TRY(piece.input, find(call.input, gives ? in_bytes : 0, "input"));
     FABRIC_TRY(piece.output, find(call.output, out_bytes, "output"));
     const Bytes alignment = alignment_of(call.dtype);
-    if (piece.input.address % alignment != 0 || piece.output.address % alignment != 0) {
-        return explain({Errc::kInvalid, 0, kStep}, "a buffer is not aligned to its elements");
-    }
+    FABRIC_TRY_VOID(check_alignment(piece.input.address, alignment, "input"));
+    FABRIC_TRY_VOID(check_alignment(piece.output.address, alignment, "output"));
     const std::uint64_t count = moves ? call.count : 0;
     const std::uint64_t most =
         elements_of_piece(call.kind, call.dtype, count, place_.world, half_bytes());
@@ -338,7 +338,8 @@ Result<void> DeviceGroup::run(const DeviceCall& call, Handle stream) {
         FABRIC_TRY_VOID(run_piece(call, piece, stream));
         piece.from += piece.count;
     } while (piece.from < count);
-    return outcome();
+    // What became of it is known on a CPU alone.
+    return executor_->is_synchronous() ? status() : Result<void>();
 }
 
 // What peers can't reach goes through the stage: its first half holds what this rank gives, each
@@ -465,15 +466,17 @@ Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {
     if (stages_publish) {
         FABRIC_TRY_VOID(copy(publish.address, wanted, publish_bytes, stream));
     }
-    return outcome();
-}
-
-// Of what was just put on a stream: unknown there, and what has become of it on a CPU.
-Result<void> DeviceGroup::outcome() {
+    // What became of it is known on a CPU alone.
     return executor_->is_synchronous() ? status() : Result<void>();
 }
 
 Result<void> DeviceGroup::status() {
+    const Result<void> found = look();
+    if (!found.ok()) is_reported_.store(true, std::memory_order_relaxed);  // a flag alone
+    return found;
+}
+
+Result<void> DeviceGroup::failure() {
     if (lost_region_.load(std::memory_order_relaxed) >= 0) return loss();
     if (launch_failed_.load(std::memory_order_relaxed)) {
         return explain({Errc::kBroken, 0, kStep}, "an earlier operation was not put on its stream");
@@ -483,6 +486,11 @@ Result<void> DeviceGroup::status() {
     if (const device::Report found = report.load(std::memory_order_acquire); found != 0) {
         return error_of(found);
     }
+    return {};
+}
+
+Result<void> DeviceGroup::look() {
+    FABRIC_TRY_VOID(failure());
     // Another rank's host ended the waits, or this one did; no kernel may be running to say so.
     const std::atomic_ref<std::uint64_t> abort_word(header_of(block_).abort);
     if (const device::Report found = abort_word.load(std::memory_order_acquire); found != 0) {
@@ -599,7 +607,10 @@ Result<void> DeviceGroup::end(TimePoint deadline, Duration grace) {
                        "a kernel does not end: the memory that it uses stays until the process "
                        "ends");
     }
-    if (had_work && !is_aborted) FABRIC_TRY_VOID(status());
+    if (had_work && !is_aborted) FABRIC_TRY_VOID(look());
+    // Or the failure of an operation that ended before would be lost, since no call has returned
+    // it.
+    if (!is_reported_.load(std::memory_order_relaxed)) FABRIC_TRY_VOID(failure());
     if (in_time && !is_aborted) return {};
     return explain({Errc::kTimeout, 0, kLeaveStep},
                    "work on a stream had not ended in time, and does nothing any more");

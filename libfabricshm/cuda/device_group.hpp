@@ -123,6 +123,8 @@ class DeviceGroup {
 
     /// What has become of the operations so far, and whether all peers live. Does not wait.
     Result<void> status();
+    /// The same for polls of the library, whose caller does not hear of it.
+    Result<void> look();
 
     /// status() until the stream has nothing to do any more; kTimeout at the deadline.
     Result<void> wait(Handle stream, TimePoint deadline);
@@ -150,7 +152,6 @@ class DeviceGroup {
     struct Piece;
     DeviceGroup(std::unique_ptr<Executor> executor, const DevicePlace& place, PeerCheck check,
                 LossReport report);
-    static Result<void> check_place(const DevicePlace& place);
     Result<void> begin(Handle stream);
     Result<void> end(TimePoint deadline, Duration grace);
     Result<Buffer> find(const void* pointer, Bytes bytes, const char* name) const;
@@ -165,7 +166,7 @@ class DeviceGroup {
     bool is_harmed(const PoisonGuard& guard) noexcept;
     Error loss() const;
     Result<void> check_peers();
-    Result<void> outcome();
+    Result<void> failure();  // of this rank's own operations
     Result<void> error_of(kernels::cuda::Report report);
 
     std::unique_ptr<DeviceExports> exports_;
@@ -179,6 +180,7 @@ class DeviceGroup {
     std::atomic<bool> exported_before_{false};  // read by status(), of any thread
     std::atomic<std::int64_t> next_check_ns_{0};
     std::atomic<bool> launch_failed_{false};
+    std::atomic<bool> is_reported_{false};  // a failure, to the caller
     std::atomic<bool> is_finished_{false};
     bool is_stuck_ = false;
     std::atomic<std::int64_t> lost_region_{-1};  // -1: no page was lost; 0: in no region

@@ -333,6 +333,12 @@ class PageTest(unittest.TestCase):
         self.assertEqual([row[0] for row in self.browser.table("job-list")], ["a & b"])
         self.assertEqual(self.focus(), "a & b")
         self.assertEqual(self.text("filtered-text"), "Only what is of job a & b of user 0.")
+        # The focus is on the job's button.
+        self.browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+        wait_for(lambda: "user=0" not in self.server.queries[-1], "a question for all")
+        self.assertEqual(self.browser.run("return document.getElementById('filter').value"), "")
+        self.browser.run("document.querySelector('button.job').click()")
+        self.asked_for("user=0")
         # What is written there is a text again.
         self.browser.driver.find_element("id", "filter").send_keys("c")
         wait_for(lambda: self.server.queries[-1].split("&")[1:] == ["match=a%20%26%20bc"], "a text alone")

@@ -85,9 +85,11 @@ FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
 
 /* By all ranks: gives the memory back. fabricshm_group_leave() gives back this rank's alone. Both,
  * and fabricshm_session_close(), wait for what was put on streams, at most for the group's timeout;
- * then what waits for a peer ends, and what has not begun does nothing when it begins, as do graphs
- * that are launched later. Streams may have been destroyed. ENOENT: it is not joined. ETIMEOUT: not
- * all had ended. And what operations came to that were waited for. After a failure it is left
+ * then what waits for a peer ends, and what has not begun does nothing when it begins. A graph is
+ * waited for once its kernel has begun; one that was launched and has not begun does nothing, as
+ * one that is launched later: wait for its stream first. Streams may have been destroyed. ENOENT:
+ * it is not joined. ETIMEOUT: not all had ended. And what operations came to that were waited for,
+ * or had failed before, where no call has returned that yet. After a failure it is left
  * nevertheless; only where a kernel does not end at all, which the text says, its memory stays
  * until the process ends, with the arena and the session. */
 FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);

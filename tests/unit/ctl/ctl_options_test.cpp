@@ -257,6 +257,7 @@ TEST_SUITE("ctl.ctl_options") {
         refused("--socket", {"status", "--socket", ""});
         refused("--timeout", {"status", "--timeout", ""});
         refused("--watch", {"status", "--watch", ""});
+        refused("--watch", {"status", "--watch="});
         CHECK_FALSE(parse({"status", "--watch", "--json"}).exit);
     }
 

@@ -114,6 +114,21 @@ TEST_SUITE("cuda.leave") {
         CHECK(late.error().detail == 0);
     }
 
+    TEST_CASE(
+        "the failure of an operation that has ended is returned once, when it was asked for or by "
+        "leaving") {
+        for (const bool is_asked : {false, true}) {
+            CAPTURE(is_asked);
+            Scene scene(2, std::chrono::milliseconds(20));
+            REQUIRE(scene.put(0, Where::kDevice).ok());
+            drain(scene.stream(0));
+            if (is_asked) CHECK(scene.group(0).status().error().code == Errc::kTimeout);
+            const auto left = scene.group(0).finish(in(kLong));
+            CHECK(left.ok() == is_asked);
+            if (!is_asked) CHECK(left.error().code == Errc::kTimeout);
+        }
+    }
+
     TEST_CASE("a kernel that waits for a peer when the time is over is ended, and the peers'") {
         Scene scene(3);
         REQUIRE(scene.put(0, Where::kPool).ok());

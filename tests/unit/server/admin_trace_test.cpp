@@ -99,6 +99,22 @@ TEST_SUITE("server.admin_trace") {
                                                 "can't be; 4 of them were left out"});
     }
 
+    TEST_CASE("a trace ends with its daemon, and says so in its last reply") {
+        const auto trace = trace_of_an_hour([] { return true; });
+        std::string ended;
+        int pauses = 0;
+        write_trace(
+            *trace,
+            [&](const TraceReply& reply) {
+                CHECK(ended.empty());
+                ended = reply.ended_early();
+                return true;
+            },
+            [&](std::chrono::milliseconds) { return ++pauses < 3; });
+        CHECK(ended == "fabricd has ended it");
+        CHECK(pauses == 3);
+    }
+
     TEST_CASE("a trace ends with its client") {
         const auto trace = trace_of_an_hour([] { return true; });
         int replies = 0;

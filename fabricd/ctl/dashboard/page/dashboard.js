@@ -679,7 +679,8 @@ async function run() {
   }
   token = sessionStorage.getItem("fabric-token") || "";
   $("filter").addEventListener("input", () => filter(null));
-  $("filter").addEventListener("keydown", (pressed) => { if (pressed.key === "Escape") show_all(); });
+  // Wherever the focus is: after a click on a job it is on its button.
+  document.addEventListener("keydown", (pressed) => { if (pressed.key === "Escape" && (chosen || $("filter").value)) show_all(); });
   $("filter-clear").addEventListener("click", show_all);
   document.addEventListener("visibilitychange", () => wake());
   for (;;) {
