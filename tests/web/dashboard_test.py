@@ -107,7 +107,7 @@ class DashboardTest(unittest.TestCase):
         groups = [[g["name"], str(g["arena_id"]), str(g["joined"]), str(g["epoch"]), g["state"], "-"]
                   for g in self.daemon.ask("groups")["groups"]]
         wait_for(lambda: self.browser.table("groups") == groups, f"groups {groups}")
-        rows = wait_for(lambda: [row for row in self.browser.table("training") if row[0] == "numbers" and row[4] == "3"],
+        rows = wait_for(lambda: [row for row in self.browser.table("training") if row[0] == "numbers" and row[5] == "3"],
                         "training of the job, with its three steps")
         training = next(t for t in self.daemon.ask("top", "--count", "1")["telemetry"]["training"] if t["label"] == "numbers")
         self.assertEqual(rows[0][1:3], [str(os.getuid()), "0/1"])
