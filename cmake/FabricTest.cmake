@@ -1,9 +1,9 @@
 # fabric_test(kind path LIBS ... [LABELS ...] [TIMEOUT s] [SOURCES ...] [ARGS ...] [APART])
 #   A file of tests and its ctest test: `fabric_test(unit shm/ring LIBS fabric_shm)` compiles
 #   tests/unit/shm/ring_test.cpp and registers `unit.shm.ring`. The unit tests of a folder are one
-#   program, test_unit_shm, of which each ctest test runs one file: linked once, and in a unity build
-#   compiled a few files at a time. All others, and those that are APART because they bring sources
-#   or flags that would reach their neighbours, are a program each: test_multiproc_client_groups.
+#   program, test_unit_shm, of which each ctest test runs one file: linked once. All others, and those
+#   that are APART because they bring sources or flags that would reach their neighbours, are a
+#   program each: test_multiproc_client_groups.
 #   Exit code 77 means skipped; FABRIC_TESTS_FAIL_ON_SKIP=1 turns that into a failure.
 function(fabric_test kind path)
     cmake_parse_arguments(ARG "APART" "TIMEOUT" "LIBS;LABELS;SOURCES;ARGS;DEFINES" ${ARGN})

@@ -118,8 +118,8 @@ def run_logged(command: list, log: Path, seconds: float | None) -> int:
 
 
 def is_cache_empty() -> bool:
-    """Whether ccache has little to give. Then COLD_OPTIONS halve the time of a build whose objects ccache could give to
-    no other folder, or only while no file of eight has changed."""
+    """Whether ccache has little to give. Then COLD_OPTIONS shorten the build (docs/perf/2026-11-23-build-time.md), of
+    which ccache keeps no objects for other folders."""
     try:
         stats = subprocess.run(["ccache", "--print-stats"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
