@@ -589,7 +589,8 @@ Result<void> DeviceGroup::finish(TimePoint deadline, Duration grace) {
 }
 
 Result<void> DeviceGroup::end(TimePoint deadline, Duration grace) {
-    // Relaxed, a flag alone: only the thread that launches leaves, and by destruction at the latest.
+    // Relaxed, a flag alone: only the thread that launches leaves, and by destruction at the
+    // latest.
     if (is_finished_.exchange(true, std::memory_order_relaxed)) return {};
     const bool had_work = !executor_->is_synchronous() && !gate_.have_ended();
     // Where a launch has failed kernels may be missing that the count waits for.
