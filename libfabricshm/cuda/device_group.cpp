@@ -91,6 +91,11 @@ void keep_for_good(std::unique_ptr<Owned> owned) {
     kept.push_back(std::move(owned));
 }
 
+Error left_undone() {
+    return explain({Errc::kTimeout, 0, kLeaveStep},
+                   "work on a stream had not ended in time, and does nothing any more");
+}
+
 Result<void> check_place(const DevicePlace& place) {
     if (place.world >= 1 && place.world <= device::kMaxRanks && place.rank >= 0 &&
         place.rank < place.world) {
@@ -537,6 +542,8 @@ Result<void> DeviceGroup::error_of(device::Report report) {
             }
             return explain({Errc::kPeer, rank, kStep}, "rank %d died or has ended the group", rank);
         case device::Outcome::kLeft:
+            // From a kernel that found the gate closed.
+            if (rank == place_.rank) return left_undone();
             return explain({Errc::kPeer, rank, kStep}, "rank %d has left the group", rank);
         case device::Outcome::kTimeout:
             // The device knows that it waited in vain, the host perhaps why.
@@ -600,6 +607,10 @@ Result<void> DeviceGroup::end(TimePoint deadline, Duration grace) {
     gate_.close();
     const auto is_quiet = [this] { return !gate_.is_busy(); };
     const bool is_aborted = !poll_until(*this, deadline, is_quiet);
+    // The failure of an operation that ended before would be lost, since no call has returned it.
+    // What kernels report once the waits are ended below is this rank's own doing.
+    const bool is_news = had_work || !is_reported_.load(std::memory_order_relaxed);
+    const bool has_failed = is_news && !failure().ok();
     if (is_aborted) {
         abort(place_.rank);
         is_stuck_ = !poll_until(*this, deadline_from_now(grace), is_quiet);
@@ -609,13 +620,10 @@ Result<void> DeviceGroup::end(TimePoint deadline, Duration grace) {
                        "a kernel does not end: the memory that it uses stays until the process "
                        "ends");
     }
+    if (has_failed) return failure();  // which stays as it was
     if (had_work && !is_aborted) FABRIC_TRY_VOID(look());
-    // Or the failure of an operation that ended before would be lost, since no call has returned
-    // it.
-    if (!is_reported_.load(std::memory_order_relaxed)) FABRIC_TRY_VOID(failure());
     if (in_time && !is_aborted) return {};
-    return explain({Errc::kTimeout, 0, kLeaveStep},
-                   "work on a stream had not ended in time, and does nothing any more");
+    return left_undone();
 }
 
 void DeviceGroup::abort(int rank) noexcept {

@@ -73,6 +73,20 @@ struct Scene : Ranks {
         return reinterpret_cast<kernels::cuda::DeviceRankWords*>(
             base + sizeof(kernels::cuda::DeviceGroupHeader))[rank];
     }
+    // Until the rank's kernel shows itself to the peers.
+    void await_arrival(int rank) const {
+        const std::atomic_ref arrived(words(rank).arrived);
+        while (arrived.load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    }
+    // put() without copies, and where its kernel reports.
+    kernels::cuda::StatusWords& put_in_pool(int rank) {
+        host.argument_bytes = sizeof(kernels::cuda::CollectiveArgs);
+        REQUIRE(put(rank, Where::kPool).ok());
+        host.argument_bytes = 0;
+        kernels::cuda::CollectiveArgs args;
+        std::memcpy(&args, host.launches.back().argument.data(), sizeof args);
+        return *reinterpret_cast<kernels::cuda::StatusWords*>(args.group.status);
+    }
     std::vector<gpu::Handle> streams;
 };
 
@@ -130,15 +144,49 @@ TEST_SUITE("cuda.leave") {
     }
 
     TEST_CASE("a kernel that waits for a peer when the time is over is ended, and the peers'") {
-        Scene scene(3);
-        REQUIRE(scene.put(0, Where::kPool).ok());
-        REQUIRE(scene.put(1, Where::kPool).ok());
+        for (const bool has_begun : {false, true}) {
+            CAPTURE(has_begun);
+            Scene scene(3);
+            Blocked blocked(scene.stream(0));
+            REQUIRE(scene.put(0, Where::kPool).ok());
+            REQUIRE(scene.put(1, Where::kPool).ok());
+            if (has_begun) {
+                blocked.released = true;
+                scene.await_arrival(0);
+            }
+            const auto left = scene.group(0).finish(Clock::now());
+            CHECK(left.error().code == Errc::kTimeout);
+            CHECK(says(left, "does nothing any more"));
+            CHECK_FALSE(scene.group(0).is_stuck());
+            blocked.released = true;
+            const auto peer = scene.group(1).wait(scene.stream(1), in(kLong));
+            CHECK(peer.error().code == Errc::kPeer);
+            CHECK(peer.error().detail == 0);
+            drain(scene.stream(0));
+        }
+    }
+
+    TEST_CASE("what failed before the waits are ended is what leaving returns") {
+        Scene scene(2);
+        auto& status = scene.put_in_pool(0);
+        scene.await_arrival(0);
+        // As an operation before this one: what a kernel reports first, stays.
+        status.report = kernels::cuda::make_report(kernels::cuda::Outcome::kMismatch, 1);
+        const auto left = scene.group(0).finish(Clock::now());
+        CHECK(left.error().code == Errc::kMismatch);
+        CHECK(left.error().detail == 1);
+    }
+
+    TEST_CASE("a kernel that begins behind the closed gate is no failure of an operation") {
+        Scene scene(1);
+        Blocked blocked(scene.stream(0));
+        // As if it began between the closing and the host's look.
+        scene.put_in_pool(0).report = kernels::cuda::make_report(kernels::cuda::Outcome::kLeft, 0);
         const auto left = scene.group(0).finish(Clock::now());
         CHECK(left.error().code == Errc::kTimeout);
-        CHECK_FALSE(scene.group(0).is_stuck());
-        const auto peer = scene.group(1).wait(scene.stream(1), in(kLong));
-        CHECK(peer.error().code == Errc::kPeer);
-        CHECK(peer.error().detail == 0);
+        CHECK(says(left, "does nothing any more"));
+        blocked.released = true;
+        drain(scene.stream(0));
     }
 
     TEST_CASE("a death that the host hears of ends the wait of a rank that leaves") {
@@ -189,16 +237,9 @@ TEST_SUITE("cuda.leave") {
     TEST_CASE("a kernel that does not end keeps the arena registered") {
         Scene scene(1);
         const std::size_t registered = scene.host.registered.size();
-        // As a kernel at work has it.
-        REQUIRE(scene.put(0, Where::kPool).ok());
+        auto& status = scene.put_in_pool(0);
         drain(scene.stream(0));
-        scene.host.argument_bytes = sizeof(kernels::cuda::CollectiveArgs);
-        REQUIRE(scene.put(0, Where::kPool).ok());
-        drain(scene.stream(0));
-        kernels::cuda::CollectiveArgs args;
-        std::memcpy(&args, scene.host.launches.back().argument.data(), sizeof args);
-        auto& status = *reinterpret_cast<kernels::cuda::StatusWords*>(args.group.status);
-        std::atomic_ref(status.busy).store(1);
+        std::atomic_ref(status.busy).store(1);  // as a kernel at work has it
         const auto left = scene.group(0).finish(Clock::now(), std::chrono::milliseconds(1));
         CHECK(left.error().code == Errc::kTimeout);
         CHECK(says(left, "stays until the process ends"));
