@@ -14,6 +14,7 @@
 #include <latch>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "libfabricshm/client/arena.hpp"
 #include "libfabricshm/shm/group_block.hpp"
@@ -186,12 +187,26 @@ bool death_told(Stage& stage) {
     });
 }
 
+// Until rank 0 has read the block and shown itself: what it then sees of this rank is not what it
+// had read by then.
+void await_rank_zero(const GroupPlace& own, TimePoint deadline) {
+    const Visibility view(own.visibility, own.arena, own.arena_bytes);
+    const std::byte* block = own.arena + own.block_offset;
+    const auto& words =
+        reinterpret_cast<const RankWords*>(block + GroupLayout::of(own.world).ranks)[0];
+    while (words.clock.load(std::memory_order_acquire) == 0 && Clock::now() < deadline) {
+        view.acquire(TouchPoint::kClockRead, &words.clock, kCacheLine, 0);
+        std::this_thread::yield();
+    }
+}
+
 // Rank 1's process ends without a word, and no daemon reports it: rank 0 checks for it by itself.
 bool death_seen(Stage& stage) {
     TestArena arena(2, kPerRank, {2, stage.behaviour});
     std::fflush(nullptr);
     const pid_t child = ::fork();
     if (child == 0) {
+        await_rank_zero(arena.place(1), stage.deadline());
         const auto group = Group::attach(arena.place(1), stage.deadline());
         ::_exit(group.ok() ? 0 : 1);
     }
