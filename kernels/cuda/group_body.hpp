@@ -234,16 +234,20 @@ class Part {
         return late ? make_report(Outcome::kTimeout, awaited) : 0;
     }
 
-    // What the failure of a peer means here. That a rank did not come, has ended the group or left
-    // is the same for all, which then name that one; what is between two ranks is said of the one
-    // that found it. The failure is another process's word.
+    // What the failure of a peer means here. That a rank did not come, called something else, has
+    // ended the group or left is the same for all, which then name that one; what is between two
+    // ranks is said of the one that found it. The failure is another process's word.
     constexpr Report heard_of(Report failure, int peer) const {
         const Outcome outcome = outcome_of(failure);
         const int about = rank_of(failure);
         const bool is_for_all = outcome == Outcome::kTimeout || outcome == Outcome::kAborted ||
-                                outcome == Outcome::kPeerFailed || outcome == Outcome::kLeft;
+                                outcome == Outcome::kMismatch || outcome == Outcome::kPeerFailed ||
+                                outcome == Outcome::kLeft;
         const bool is_other = about >= 0 && about < group_.world && about != group_.rank;
-        return is_for_all && is_other ? failure : make_report(Outcome::kPeerFailed, peer);
+        if (is_for_all && is_other) return failure;
+        // Where this rank differs from the peer, the peer differs from this one.
+        const bool differs = outcome == Outcome::kMismatch;
+        return make_report(differs ? Outcome::kMismatch : Outcome::kPeerFailed, peer);
     }
 
     Grid& grid_;
