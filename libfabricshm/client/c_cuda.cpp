@@ -15,6 +15,7 @@ namespace {
 
 static_assert(FABRICSHM_CUDA_RANKS_MAX == kernels::cuda::kMaxRanks);
 static_assert(FABRICSHM_CUDA_FACTORS_BYTES >= sizeof(kernels::StepFactors));
+static_assert(FABRICSHM_CUDA_FACTORS_BYTES == gpu::kFactorsBytes);
 
 using kernels::cuda::CollectiveKind;
 

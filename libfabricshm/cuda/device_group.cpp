@@ -414,7 +414,7 @@ Result<void> DeviceGroup::find_own(const DeviceStep& step, device::StepArgs& arg
     FABRIC_TRY_VOID(place(step.maximum, own, row.maximum, "maximum", args.maximum));
     const Bytes weights = static_cast<Bytes>(place_.world) * sizeof(float);
     FABRIC_TRY_VOID(place(step.weights, weights, false, "weights", args.weights));
-    return place(step.factors, sizeof(kernels::StepFactors), true, "factors", args.factors);
+    return place(step.factors, kFactorsBytes, true, "factors", args.factors);
 }
 
 Result<void> DeviceGroup::step(const DeviceStep& step, Handle stream) {

@@ -43,6 +43,9 @@ struct DeviceCall {
     void* output = nullptr;
 };
 
+/// Of DeviceStep::factors: those of now, and room for later ones (FABRICSHM_CUDA_FACTORS_BYTES).
+inline constexpr Bytes kFactorsBytes = 64;
+
 /// A step; see kernels::cuda::StepArgs. Buffers as above; null where there is none.
 struct DeviceStep {
     kernels::Rule rule = kernels::Rule::kAdamW;

@@ -490,6 +490,20 @@ TEST_SUITE("cuda.device_group") {
         CHECK(group->step(step, stream).error().code == Errc::kInvalid);  // past the end
     }
 
+    TEST_CASE_FIXTURE(Fixture, "factors are whole, also those that no rule needs") {
+        gpu::DeviceStep step;
+        step.rule = kernels::Rule::kSgd;
+        step.total = step.count = 4;
+        step.parameters = static_cast<float*>(private_memory(0));
+        step.gradient = arena_base + kBuffersAt;
+        step.factors = private_memory(512 * kKiB - 60);
+        const auto refused = group->step(step, stream);
+        CHECK(refused.error().code == Errc::kInvalid);
+        CHECK(reason_of(refused.error()) == std::string("factors ends outside of its allocation"));
+        step.factors = private_memory(512 * kKiB - 64);
+        CHECK(group->step(step, stream).ok());
+    }
+
     TEST_CASE_FIXTURE(Fixture,
                       "a gradient in device memory fits into half of the stage or is refused") {
         gpu::DeviceStep step;
