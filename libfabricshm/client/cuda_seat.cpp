@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "libfabricshm/base/lasting.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/cuda/driver.hpp"
@@ -57,16 +58,8 @@ Result<void> commit_all(Arena& arena) {
     return {};
 }
 
-// Into which a kernel may write at any time: they stay mapped, and the sessions' at the daemon,
-// until the process ends.
-struct KeptArenas {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<Arena>> all;
-};
-KeptArenas& kept_arenas() {
-    static auto& made = *new KeptArenas;
-    return made;
-}
+// Into which a kernel may write at any time: they stay mapped, and the sessions' at the daemon.
+using LastingArenas = Lasting<std::shared_ptr<Arena>>;
 
 // What the ranks report to each other when they join, by all_gather.
 enum JoinWord : std::size_t {
@@ -165,9 +158,8 @@ Result<std::shared_ptr<gpu::DeviceArena>> arena_on_device(Arena& arena) {
 }
 
 bool has_stuck_kernel(const Session& session) {
-    const std::lock_guard lock(kept_arenas().mutex);
-    return std::any_of(kept_arenas().all.begin(), kept_arenas().all.end(),
-                       [&](const auto& arena) { return &arena->session() == &session; });
+    const auto is_of_it = [&](const auto& arena) { return &arena->session() == &session; };
+    return LastingArenas::find(is_of_it) != nullptr;
 }
 
 Result<void> CudaSeat::finish(Duration for_streams) {
@@ -183,8 +175,7 @@ CudaSeat::~CudaSeat() {
                 describe(done.error()).c_str());
         }
         if (group->is_stuck()) {
-            const std::lock_guard lock(kept_arenas().mutex);
-            kept_arenas().all.push_back(arena);
+            LastingArenas::keep(arena);
             return;
         }
     }

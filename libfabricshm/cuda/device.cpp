@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/embedded.hpp"
 #include "kernels/cuda/launch.hpp"
+#include "libfabricshm/base/lasting.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricshm::gpu {
@@ -26,15 +27,8 @@ constexpr KernelRow kKernelRows[] = {{kernels::cuda::kCopyKernel, kReduceModule}
                                      {kernels::cuda::kStepKernel, kOptimiseModule}};
 static_assert(std::size(kKernelRows) == static_cast<std::size_t>(Kernel::kCount));
 
-// The contexts that have words to keep. Never destroyed.
-struct KeptContexts {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<DeviceContext>> all;
-};
-KeptContexts& kept_contexts() {
-    static auto& made = *new KeptContexts;
-    return made;
-}
+// Those that have words to keep.
+using LastingContexts = Lasting<std::shared_ptr<DeviceContext>>;
 
 }  // namespace
 
@@ -69,13 +63,10 @@ Result<std::shared_ptr<DeviceContext>> DeviceContext::open(const Driver& driver,
         return explain({Errc::kUnsupported, 0, "open device"},
                        "this library was built without nvcc and has no kernels");
     }
-    {
-        const std::lock_guard lock(kept_contexts().mutex);
-        for (const auto& kept : kept_contexts().all) {
-            const bool is_it = &kept->driver_ == &driver && kept->ordinal_ == ordinal;
-            if (is_it && kept->is_usable()) return kept;
-        }
-    }
+    auto kept = LastingContexts::find([&](const auto& one) {
+        return &one->driver_ == &driver && one->ordinal_ == ordinal && one->is_usable();
+    });
+    if (kept != nullptr) return kept;
     std::shared_ptr<DeviceContext> device(new DeviceContext(driver, ordinal));
     FABRIC_TRY_VOID(driver.check(driver.device_get(&device->device_, ordinal), "find device"));
     FABRIC_TRY_VOID(device->read_attributes());
@@ -90,6 +81,7 @@ Result<std::shared_ptr<DeviceContext>> DeviceContext::open(const Driver& driver,
 // Not after cudaDeviceReset(), which takes pinned memory along, nor in a child of fork().
 bool DeviceContext::is_usable() const {
     if (process_ != ::getpid()) return false;
+    const std::lock_guard lock(kept_mutex_);
     const CurrentContext current(driver_, context_);
     Pointer address = 0;
     return current.status() == cuda::kSuccess &&
@@ -97,9 +89,12 @@ bool DeviceContext::is_usable() const {
 }
 
 void DeviceContext::keep(const LastingWords& words) {
-    const std::lock_guard lock(kept_contexts().mutex);
-    if (kept_.empty()) kept_contexts().all.push_back(shared_from_this());
-    kept_.push_back(words);
+    {
+        const std::lock_guard lock(kept_mutex_);
+        kept_.push_back(words);
+        if (kept_.size() > 1) return;
+    }
+    LastingContexts::keep(shared_from_this());
 }
 
 Result<void> DeviceContext::read_attributes() {

@@ -84,7 +84,8 @@ class DeviceContext : public std::enable_shared_from_this<DeviceContext> {
     std::array<std::uint64_t, 2> uuid_{};
     std::array<Handle, 2> modules_{};
     std::array<Handle, static_cast<std::size_t>(Kernel::kCount)> functions_{};
-    std::vector<LastingWords> kept_;  // under the mutex of those that are kept
+    mutable std::mutex kept_mutex_;
+    std::vector<LastingWords> kept_;
 };
 
 }  // namespace fabricshm::gpu

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <thread>
 #include <utility>
-#include <vector>
 
+#include "libfabricshm/base/lasting.hpp"
 #include "libfabricshm/base/log.hpp"
 #include "libfabricshm/base/reason.hpp"
 
@@ -82,15 +81,6 @@ void show_left(std::byte* block, int rank) noexcept {
     failure.store(device::make_report(device::Outcome::kLeft, rank), std::memory_order_release);
 }
 
-// What a kernel that does not end may read or write: never destroyed.
-template <typename Owned>
-void keep_for_good(std::unique_ptr<Owned> owned) {
-    static auto& mutex = *new std::mutex;
-    static auto& kept = *new std::vector<std::unique_ptr<Owned>>;
-    const std::lock_guard lock(mutex);
-    kept.push_back(std::move(owned));
-}
-
 Error left_undone() {
     return explain({Errc::kTimeout, 0, kLeaveStep},
                    "work on a stream had not ended in time, and does nothing any more");
@@ -161,8 +151,9 @@ DeviceGroup::~DeviceGroup() {
     const Result<void> done = end(deadline_from_now(place_.timeout), kGrace);
     if (!done.ok()) log(LogLevel::kWarning, "%s", describe(done.error()).c_str());
     if (!is_stuck_) return;
-    keep_for_good(std::move(executor_));
-    keep_for_good(std::move(exports_));
+    // What a kernel that does not end may read or write.
+    Lasting<std::unique_ptr<Executor>>::keep(std::move(executor_));
+    Lasting<std::unique_ptr<DeviceExports>>::keep(std::move(exports_));
 }
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::make(std::shared_ptr<DeviceArena> arena,
@@ -248,7 +239,8 @@ Result<std::unique_ptr<DeviceExports>> DeviceGroup::offer(const void* pointer, B
 void DeviceGroup::use(std::unique_ptr<DeviceExports> exports) noexcept {
     const bool is_in_use = exports_ != nullptr && !poll_until(*this, deadline_from_now(kGrace),
                                                               [this] { return !gate_.is_busy(); });
-    if (is_in_use) keep_for_good(std::move(exports_));  // rather than close it under a kernel
+    // Rather than close it under a kernel.
+    if (is_in_use) Lasting<std::unique_ptr<DeviceExports>>::keep(std::move(exports_));
     exports_ = std::move(exports);
     exported_before_ = true;
     ++epoch_;
