@@ -181,12 +181,18 @@ class Adopt(JobTest):
         wait_until(lambda: not any(exists(pid) for pid in (*agents, *self.pids())), "an agent or a rank is left")
 
     def test_a_job_without_a_manager_is_lost_and_listed_so(self):
-        first = self.run_gated('adopt_within = "2s"')
+        first = self.run_gated('adopt_within = "100ms"')
         self.assertFalse(self.record(1)["lost"])
+        self.addCleanup(self.kill_marked)  # before others wait for what stopped processes have open
+        agents = self.named("agent")
+        for agent in agents:  # else they would have ended before a slow machine has listed the job
+            os.kill(agent, signal.SIGSTOP)
         self.kill(first)
         self.assertTrue(self.record(1)["lost"])
         for words in (("list",), ("show", 1), ("why", 1)):
             self.assertRegex(self.ctl(*words, check=0).stdout, r"lost.* ranks wait for another one .*run --resume 1\)")
+        for agent in agents:
+            os.kill(agent, signal.SIGCONT)
         self.assert_nothing_left()
         for words in (("list",), ("show", 1), ("why", 1)):
             self.assertRegex(self.ctl(*words, check=0).stdout, r"lost.* its ranks have ended .*cancel 1\)")

@@ -66,8 +66,9 @@ File file_of(unsigned number, unsigned version) {
     return file;
 }
 
-// Stores, forgets and flushes until it is killed, or for a while.
-int play(const std::string& folder, const std::string& fault, unsigned seed) {
+// Stores, forgets and flushes until it is killed, or for a while. Opens `flushed` at each flush.
+int play(const std::string& folder, const std::string& fault, unsigned seed,
+         test_support::Gate* flushed = nullptr) {
     fabricshm::fault::arm(fault.c_str());
     Host host;
     if (!host.open(folder)) return 1;
@@ -80,7 +81,10 @@ int play(const std::string& folder, const std::string& fault, unsigned seed) {
             content_of(file.path, file.version, begin, std::min(kSlotBytes, file.bytes - begin));
         host.spill->store({file.path, file.version, number}, file.bytes, bytes,
                           fabricshm::crc32c(bytes.data(), bytes.size()), random() % 4 == 0);
-        if (random() % 8 == 0 && !host.spill->flush(Clock::now() + 30s)) return 2;
+        if (random() % 8 == 0) {
+            if (!host.spill->flush(Clock::now() + 30s)) return 2;
+            if (flushed != nullptr) flushed->open();
+        }
         if (random() % 10 == 0) host.spill->forget(file.path, file.version);
         if (random() % 30 == 0) host.spill->release_kept();
     }
@@ -160,7 +164,15 @@ TEST_SUITE("crash.data.spill") {
         int right = 0;
         for (unsigned life = 0; life < 12; ++life) {
             CAPTURE(life);
-            Child child([&] { return play(folder.path(), "", life); });
+            test_support::Gate flushed;
+            constexpr int kFlushes = 4;
+            Child child([&] {
+                const int code = play(folder.path(), "", life, &flushed);
+                for (int i = 0; i < kFlushes; ++i) flushed.open();
+                return code;
+            });
+            // On a slow machine it would not have stored anything in any of its lives.
+            CHECK(flushed.wait(static_cast<int>(life) % kFlushes));
             ::usleep(1000 * (5 + random() % 150));
             child.kill();
             const Found found = look_at_all(folder.path());

@@ -234,6 +234,7 @@ TEST_SUITE("multiproc.data.serve") {
             std::string problem;
         };
         std::array<Seen, 2> seen;
+        std::atomic<std::uint64_t> whole{0};  // of both
         std::vector<std::thread> threads;
         for (std::size_t who = 0; who < seen.size(); ++who) {
             threads.emplace_back([&, who] {
@@ -265,6 +266,7 @@ TEST_SUITE("multiproc.data.serve") {
                         }
                         const bool is_right = is_whole(name, content);
                         ++(is_right ? mine.right : mine.wrong);
+                        ++whole;
                         if (!is_right) mine.problem = "wrong bytes in " + name;
                     }
                 }
@@ -283,7 +285,9 @@ TEST_SUITE("multiproc.data.serve") {
             if (!service.is_up()) break;
         }
         const bool is_up = service.is_up();
-        ::usleep(100'000);
+        // Between the kills a slow machine may read nothing.
+        const auto deadline = Clock::now() + 60s;
+        while (whole <= 50 && Clock::now() < deadline) ::usleep(1000);
         stop = true;
         for (auto& thread : threads) thread.join();
         CHECK(is_up);

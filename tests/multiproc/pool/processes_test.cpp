@@ -209,6 +209,7 @@ TEST_SUITE("multiproc.pool.processes") {
         CHECK(::waitpid(-1, nullptr, WNOHANG) == -1);  // no process is left
         CHECK(names_in("/proc/self/fd").size() == fds_before);
         for (const std::string& name : names_in("/dev/shm")) {
+            if (name.starts_with("fabric-test-")) continue;  // a folder of a test that runs, too
             CAPTURE(name);
             CHECK((shm_before.count(name) == 1 || name.find("fabric") == std::string::npos));
         }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -56,6 +57,8 @@ std::vector<Ledger> run(Call call) {
     std::vector<Ledger> ledgers(kWorld);
     std::vector<std::thread> threads;
     std::vector<int> failures(kWorld, 0);
+    // One that leaves withdraws what its peer has not taken yet: it writes those lines again.
+    std::latch ended(kWorld);
     for (int rank = 0; rank < kWorld; ++rank) {
         threads.emplace_back([&, rank] {
             const auto at = static_cast<std::size_t>(rank);
@@ -63,7 +66,10 @@ std::vector<Ledger> run(Call call) {
             place.visibility = &ledgers[at];
             const auto deadline = Clock::now() + std::chrono::seconds(60);
             auto group = Group::attach(place, deadline);
-            if (!group.ok()) return void(failures[at] = 1);
+            if (!group.ok()) {
+                failures[at] = 1;
+                return ended.count_down();
+            }
             RankContext context = arena.context(**group);
             Call mine = call;
             mine.deadline = deadline;
@@ -72,9 +78,10 @@ std::vector<Ledger> run(Call call) {
             if (call.kind == Kind::kSend) {
                 mine.kind = rank == 0 ? Kind::kSend : Kind::kRecv;
                 mine.peer = rank == 0 ? 1 : 0;
-                if (rank == 2) return;
+                if (rank == 2) return ended.count_down();
             }
             if (!(*group)->run(mine).ok()) failures[at] = 1;
+            ended.arrive_and_wait();
         });
     }
     for (auto& thread : threads) thread.join();

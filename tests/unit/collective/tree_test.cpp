@@ -252,7 +252,24 @@ TEST_SUITE("collective.tree") {
         constexpr int kLate = 13;
         std::atomic<int> named{-1};
         std::atomic<int> ended{0};
-        TreeGroup group{20};
+        TreeGroup group{20, dealt_out(20)};
+        const std::vector<TreeNode> nodes = build_tree(group.places).nodes;
+        std::set<int> held_up{kLate};
+        for (int above = nodes[kLate].parent; above >= 0;) {
+            held_up.insert(above);
+            above = nodes[static_cast<std::size_t>(above)].parent;
+        }
+        REQUIRE(held_up.size() > 2);
+        // Of two ranks that have not come either may be named, so all but one come first.
+        const auto await_others = [&](const RankContext& context) {
+            const auto* words = reinterpret_cast<const RankWords*>(
+                context.arena + GroupLayout::of(context.world).ranks);
+            const std::uint64_t before = words[0].clock.load();
+            for (int rank = 0; rank < context.world; ++rank) {
+                if (held_up.contains(rank)) continue;
+                while (words[rank].clock.load() <= before) std::this_thread::yield();
+            }
+        };
         CHECK(group.failures([&](RankContext& context) {
             std::byte buffer[8]{};
             Call call = allreduce_of(2, buffer, buffer);
@@ -262,7 +279,10 @@ TEST_SUITE("collective.tree") {
                 return true;
             }
             // Rank 0 gives up first.
-            if (context.rank == 0) call.deadline = Clock::now() + std::chrono::milliseconds(50);
+            if (context.rank == 0) {
+                await_others(context);
+                call.deadline = Clock::now() + std::chrono::milliseconds(50);
+            }
             const auto result = context.group.run(call);
             if (context.rank == 0 && !result.ok() && result.error().code == Errc::kTimeout) {
                 named = result.error().detail;
