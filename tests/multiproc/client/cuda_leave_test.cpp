@@ -121,11 +121,16 @@ struct Story {
 
 fabricshm_group* come(Job& job, int rank, std::int64_t timeout_ms) {
     with_own_time();
-    fabricshm_group* group = job.ok ? join(job, rank, 2) : nullptr;
-    if (group == nullptr || fabricshm_cuda_attach(job.arena, 0) != 0) return nullptr;
-    // Then a short timeout is no matter of how long the other one takes to start.
-    if (fabricshm_barrier(group) != 0) return nullptr;
-    return join_on_device(group, timeout_ms) == 0 ? group : nullptr;
+    // A short timeout is that of the join, too, for which the other one may be late on a busy
+    // machine, even after a barrier: then it has failed for both, and both try again.
+    for (int attempt = 0; job.ok && attempt < 10; ++attempt) {
+        fabricshm_group* group = join(job, rank, 2);
+        if (group == nullptr || fabricshm_cuda_attach(job.arena, 0) != 0) return nullptr;
+        if (fabricshm_barrier(group) != 0) return nullptr;
+        if (join_on_device(group, timeout_ms) == 0) return group;
+        fabricshm_group_leave(group);
+    }
+    return nullptr;
 }
 
 float* buffer_of(const Job& job, bool on_device) {

@@ -119,7 +119,11 @@ int work(const std::string& socket, int rank, Board& board) {
         float phase = rank == 0 ? static_cast<float>(board.phase.load()) : 0.0F;
         const int code =
             fabricshm_allreduce(group, &phase, &phase, 1, FABRICSHM_F32, FABRICSHM_SUM);
-        if (code == FABRICSHM_EPEER) return 0;  // the story in which one is killed
+        if (code == FABRICSHM_EPEER) {  // the story in which one is killed
+            // A trace ends with the last process of its job.
+            while (board.phase != kEnd) spin(std::chrono::microseconds(300));
+            return 0;
+        }
         if (code != 0) return failed(2);
         const int now = static_cast<int>(phase);
         if (now == kEnd) return 0;
@@ -406,6 +410,7 @@ TEST_SUITE("multiproc.fabricd.trace") {
         ranks[2].kill();
         REQUIRE(becomes_true([&] { return count_of(tracing.so_far(), "\"error\"") == 3; }));
         REQUIRE(tracing.interrupt() == 0);
+        board->phase = kEnd;
         const Reading reading(path);
         CHECK(reading.tracks.size() == kWorld);
         CHECK(reading.about["senseless"] == 0);
