@@ -55,6 +55,13 @@ struct Parked {
     Serve serve;
 };
 
+/// For what more of an arena is being committed.
+enum class Growing {
+    kNot,
+    kForHoles,  // of requests, or of a cache
+    kAsAWhole,  // a piece of it, for those that want all of it (Commits)
+};
+
 enum class ArenaState {
     kMaking,  // the backend is committing its pages
     kHere,
@@ -113,7 +120,7 @@ struct Arena {
     std::map<std::string, RegionId> tensors;
     std::map<std::string, RegionId> shards;  // the regions of their headers
     int copying = 0;                         // copies under way from or to its memory
-    bool growing = false;                    // the backend is committing more of it
+    Growing growing = Growing::kNot;         // the backend is committing more of it
     std::vector<Parked> parked;              // what waits for that, in the order it came
     std::set<SessionId> sessions;
     std::map<GroupId, Group> groups;

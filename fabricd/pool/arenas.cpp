@@ -440,7 +440,8 @@ void Arenas::drop_if_unused(ArenaId id, Effects& out) {
     if (arena == nullptr || !arena->sessions.empty()) return;
     // While the backend works on it nothing is dropped; its answer brings us here again.
     const bool releases = arena->published && arena->published->elastic.releasing != 0;
-    const bool at_work = arena->adopting || arena->growing || releases || arena->copying != 0;
+    const bool grows = arena->growing != Growing::kNot;
+    const bool at_work = arena->adopting || grows || releases || arena->copying != 0;
     if (arena->state == ArenaState::kMaking || at_work) return;
     // Nor while a shard of another arena has a copy here: its readers are waited for.
     const bool lodges = !books_.shards.empty() &&

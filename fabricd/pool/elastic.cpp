@@ -63,7 +63,7 @@ Bytes Elastic::least_of(const Arena& arena) const {
 
 // Beyond what it is asked for already.
 Bytes Elastic::givable(const Arena& arena) const {
-    if (!is_here(arena) || arena.growing) return 0;
+    if (!is_here(arena) || arena.growing != Growing::kNot) return 0;
     const Bytes holds = std::min(arena.published->elastic.target, arena.committed);
     const Bytes least = least_of(arena);
     return holds > least ? holds - least : 0;
@@ -142,7 +142,7 @@ bool Elastic::waits_for_room(Arena& arena, Bytes to, Bytes need, const Result<vo
     const auto retry = [this, id = arena.id, to, all] {
         if (books_.find_arena(id) != nullptr) work_.grow(id, to, all);
     };
-    const bool is_asked = !arena.parked.empty();
+    const bool is_asked = !arena.parked.empty() || arena.growing == Growing::kAsAWhole;
     if (is_full && is_asked && wait_for_room(arena.id, all - arena.committed, retry)) return true;
     takers_.erase(arena.id);
     // A cache's own: what the pool counts as free the machine has not.
@@ -216,7 +216,8 @@ void Elastic::take_answer(Arena& arena) {
     ElasticWords* const words = words_of(arena);
     if (words == nullptr) return;
     ElasticState& state = arena.published->elastic;
-    if (state.releasing != 0 || arena.growing || journal_.behind()) return;
+    const bool grows = arena.growing != Growing::kNot;
+    if (state.releasing != 0 || grows || journal_.behind()) return;
     const ElasticWord kept = kept_of(*words);
     // Input: of the newest target, within the arena, whole steps. It may be more than the target,
     // when readers have the rest pinned.
@@ -313,7 +314,8 @@ void Elastic::let_grow(TimePoint now) {
     const fabricshm::PoolTotals pool = work_.totals();
     Bytes room = pool.capacity - std::min(pool.used, pool.capacity);
     for (auto& [id, arena] : books_.arenas) {
-        if (!is_here(arena) || arena.growing || arena.published->elastic.releasing != 0) continue;
+        if (!is_here(arena) || arena.growing != Growing::kNot) continue;
+        if (arena.published->elastic.releasing != 0) continue;
         const Bytes least = least_of(arena);
         const ElasticWords* const words = words_of(arena);
         if (words == nullptr || words->floor.load(std::memory_order_relaxed) == 0) continue;
@@ -332,7 +334,7 @@ void Elastic::let_grow(TimePoint now) {
             std::min(fabricshm::round_up(arena.committed + more, kArenaStep), arena.bytes);
         if (more == 0 || to - arena.committed > room || journal_.behind()) continue;
         if (!books_.users.grow_arena(arena.uid, to - arena.committed).ok()) continue;
-        arena.growing = true;
+        arena.growing = Growing::kForHoles;
         room -= to - arena.committed;
         work_.grow(id, to, to);
     }

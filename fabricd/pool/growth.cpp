@@ -1,6 +1,7 @@
 #include "fabricd/pool/growth.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "fabricd/pool/refusals.hpp"
 #include "libfabricshm/base/check.hpp"
@@ -36,12 +37,12 @@ bool Growth::park(Arena& arena, Bytes bytes, Serve serve) {
     const std::size_t most =
         arena.sessions.size() * static_cast<std::size_t>(books_.limits.max_waits_per_session);
     if (!need || arena.parked.size() >= most) return false;
-    if (!arena.growing) {
+    if (arena.growing == Growing::kNot) {
         // All of it has to fit; the part that is committed now is charged now.
         if (!books_.users.grow_arena(arena.uid, *need - arena.committed).ok()) return false;
         const Bytes to = std::min(*need, arena.committed + kGrowthSlice);
         books_.users.resize_arena(arena.uid, *need, to);
-        arena.growing = true;
+        arena.growing = Growing::kForHoles;
         arena.parked.push_back({bytes, std::move(serve)});
         work_.grow(arena.id, to, *need);
         return true;
@@ -64,6 +65,7 @@ std::optional<Bytes> Growth::needed(const Arena& arena, Bytes bytes) const {
 }
 
 Bytes Growth::need_of(const Arena& arena) const {
+    if (arena.growing == Growing::kAsAWhole) return 0;  // they wait for their own
     Bytes most = 0;
     for (const Parked& parked : arena.parked) {
         most = std::max(most, needed(arena, parked.bytes).value_or(0));
@@ -88,12 +90,13 @@ Error Growth::no_room(const char* step, const Arena& arena, Bytes bytes) const {
 }
 
 Result<void> Growth::finish(Arena& arena, Bytes to, const Result<void>& done) {
-    FABRIC_CHECK(arena.growing);
-    arena.growing = false;
+    FABRIC_CHECK(arena.growing != Growing::kNot);
+    const bool is_piece = std::exchange(arena.growing, Growing::kNot) == Growing::kAsAWhole;
     const Result<void> outcome = done.ok() ? extend(arena, to) : done;
     failure_ = outcome.error();
     if (outcome.ok()) return {};
     books_.users.resize_arena(arena.uid, to - arena.committed, 0);
+    if (is_piece) return outcome;  // a smaller one may do
     fabricshm::log(fabricshm::LogLevel::kWarning, "arena %llu (%s) can't grow: %s", shown(arena.id),
                    arena.name.c_str(), describe(outcome.error()).c_str());
     return outcome;

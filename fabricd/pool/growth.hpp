@@ -28,7 +28,7 @@ class Growth {
     /// Enters what a growth came to. Its requests (Arena::parked) are the caller's to
     /// serve, and then settled() to be called.
     Result<void> finish(Arena& arena, Bytes to, const Result<void>& done);
-    /// What the largest of its parked requests needs committed.
+    /// What the largest of its parked requests needs committed, if the growth is theirs; else 0.
     Bytes need_of(const Arena& arena) const;
     void settled() noexcept { failure_ = Error{Errc::kOk, 0, ""}; }
 

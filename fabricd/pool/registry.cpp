@@ -32,7 +32,8 @@ Registry::Registry(const Limits& limits, const Parts& parts)
       room_waits_({books_, regions_, arenas_, *parts.work}),
       slice_left_(limits.freed_at_once),
       pins(books_, publications_, [this](Effects out) { carry_out(std::move(out)); }),
-      elastic(books_, journal_, *parts.memory, *parts.work, !parts.commits_whole) {
+      elastic(books_, journal_, *parts.memory, *parts.work, !parts.commits_whole),
+      commits(books_, journal_, *parts.work, [this](Effects out) { carry_out(std::move(out)); }) {
     books_.caches_apart = parts.caches_apart;
 }
 
@@ -166,22 +167,29 @@ bool Registry::park(SessionId session, ArenaId id, Bytes bytes, bool owned,
 }
 
 // Each request is served now, or parked again: others came first, or this was a part of what it
-// needs. After a failure none is: those that find no hole are refused.
+// needs. After a failure none is: those that find no hole are refused. But for that of a piece that
+// none of them has asked for, and which may be more than they need.
 void Registry::arena_grown(ArenaId id, Bytes to, const Result<void>& done) {
     Arena* const grown = books_.find_arena(id);
     if (grown == nullptr) return;
     if (act([&](Effects& out) { return elastic.shrunk(*grown, to, done, out); })) return;
     if (elastic.waits_for_room(*grown, to, growth_.need_of(*grown), done)) return;
+    const bool is_piece = grown->growing == Growing::kAsAWhole;
     const Result<void> outcome = growth_.finish(*grown, to, done);
     if (outcome.ok()) elastic.grown(*grown);
     for (Parked& parked : std::exchange(grown->parked, {})) {
         Arena* const still = books_.find_arena(id);
-        const bool may_wait = outcome.ok() && still != nullptr;
+        const bool may_wait = (outcome.ok() || is_piece) && still != nullptr;
         if (may_wait && growth_.park(*still, parked.bytes, parked.serve)) continue;
         act([&](Effects& out) { parked.serve(out); });
     }
     growth_.settled();
-    act([&](Effects& out) { out.left.push_back(id); });
+    act([&](Effects& out) {
+        // Behind what needs the bytes now.
+        Arena* const still = books_.find_arena(id);
+        if (still != nullptr) commits.go_on(*still, is_piece, to, outcome, out);
+        out.left.push_back(id);
+    });
 }
 
 std::vector<int> Registry::descriptors(ArenaId id, SessionId session) const {

@@ -16,6 +16,7 @@
 #include "fabricd/pool/arenas.hpp"
 #include "fabricd/pool/books.hpp"
 #include "fabricd/pool/cached_grants.hpp"
+#include "fabricd/pool/commits.hpp"
 #include "fabricd/pool/effects.hpp"
 #include "fabricd/pool/elastic.hpp"
 #include "fabricd/pool/groups.hpp"
@@ -332,6 +333,8 @@ class Registry {
     /// What concerns published arenas, and those that give memory back.
     PinRequests pins;
     Elastic elastic;
+    /// Requests for all of an arena.
+    Commits commits;
 };
 
 }  // namespace fabricd

@@ -17,7 +17,7 @@
 
 namespace fabricd {
 
-enum class WaitKind : std::uint32_t { kArena, kTensor, kJoin, kShrink, kShard };
+enum class WaitKind : std::uint32_t { kArena, kTensor, kJoin, kShrink, kShard, kCommit };
 
 /// What is waited for. Waits with equal keys are woken together.
 struct WaitKey {

@@ -425,6 +425,7 @@ bool AttachServer::hello(ConnectionId id, const proto::Message& request) {
     std::ranges::copy(limits_.instance, reply.hello.instance);
     std::ranges::copy(limits_.pool, reply.hello.pool);
     limits_.visibility.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
+    reply.hello.last_type = static_cast<std::uint16_t>(proto::kLastType);
     reply.hello.default_arena_bytes = static_cast<std::int64_t>(limits_.default_arena_bytes);
     return send(id, {reply, {}, {}});
 }

@@ -157,6 +157,9 @@ Reply serve_now(Registry& registry, Ticket ticket, const Message& request,
             return refusal_of(request, adopt(registry, ticket, request, std::move(files)));
         case Type::kArenaClose:
             return close(registry, ticket, request);
+        case Type::kArenaCommit:
+            return refusal_of(request,
+                              registry.commits.ask(ticket, ArenaId{request.arena.arena_id}));
         case Type::kRegionCreate:
             return reply_with(request, registry.create_region(session, region));
         case Type::kRegionOpen:

@@ -262,6 +262,20 @@ Result<proto::Region> Arena::open_region(std::uint64_t region_id) {
     return region_call(request, "open region", session_->default_deadline(), Retry::kHarmless);
 }
 
+Result<void> Arena::commit() {
+    proto::Message request = proto::make_request(proto::Type::kArenaCommit, 0);
+    request.arena.arena_id = id_;
+    const char* const step = "commit arena";
+    if (!knows(session_->identity(), proto::type_of(request.header))) {
+        return explain({Errc::kVersion, 0, step},
+                       "fabricd is of a version that can't commit an arena (arena_commit): start "
+                       "the one of this library's version");
+    }
+    FABRIC_TRY([[maybe_unused]] const proto::Message reply,
+               call(request, step, deadline_for(bytes()), Retry::kHarmless));
+    return {};
+}
+
 void Arena::publish_before_return(const proto::Region& region) const noexcept {
     // acquire() and not publish(): the lines are written back and dropped, so that none of them can
     // come back later.

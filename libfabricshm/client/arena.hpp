@@ -66,6 +66,11 @@ class Arena {
     Result<proto::Region> open_region(std::uint64_t region_id);
     Result<void> free_region(std::uint64_t region_id);
 
+    /// The daemon commits all pages of the arena, which stay so until it ends. Once is enough for
+    /// all processes; none is held up by it. kNoMemory: pool or quota do not allow all of it, and
+    /// what they allow is committed. kVersion: the daemon is of a version that can't.
+    Result<void> commit();
+
     /// Where memory is not coherent: what this process wrote into the region leaves its caches now.
     /// Later it would land on the next owner's bytes.
     void publish_before_return(const proto::Region& region) const noexcept;

@@ -110,6 +110,7 @@ Result<void> greet(const UnixSocket& socket, const Introduction& introduction,
     std::memcpy(identity.pool.data(), hello.pool, identity.pool.size());
     std::memcpy(identity.visibility.data(), hello.visibility, identity.visibility.size());
     identity.visibility.back() = '\0';
+    identity.last_type = hello.last_type;
     std::memcpy(identity.token.data(), hello.token, identity.token.size());
     return {};
 }

@@ -27,7 +27,13 @@ struct SessionIdentity {
     std::array<std::uint8_t, 16> instance{};  // of the daemon
     std::array<std::uint8_t, 16> pool{};      // its UUID
     std::array<char, 16> visibility{};        // its profile; "": of one host
+    std::uint16_t last_type = 0;              // see proto::Hello
 };
+
+/// Whether the daemon takes such a request. It hangs up on one that it does not know.
+inline bool knows(const SessionIdentity& daemon, proto::Type type) noexcept {
+    return type <= proto::Type::kTrace || static_cast<std::uint16_t>(type) <= daemon.last_type;
+}
 
 /// Whether arenas are ranges of a device, which are granted again when their sessions have ended;
 /// else each is memory of its own.

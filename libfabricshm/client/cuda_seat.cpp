@@ -22,39 +22,13 @@ constexpr const char* kAttachStep = "attach to a GPU";
 constexpr const char* kJoinStep = "join on a GPU";
 constexpr const char* kExportStep = "export device memory";
 
-// Regions that are given back when this goes.
-class HeldRegions {
-  public:
-    explicit HeldRegions(Arena& arena) : arena_(arena) {}
-    ~HeldRegions() {
-        for (const std::uint64_t id : regions_) (void)arena_.free_region(id);
-    }
-    HeldRegions(const HeldRegions&) = delete;
-    HeldRegions& operator=(const HeldRegions&) = delete;
-
-    Result<void> take(Bytes bytes) {
-        FABRIC_TRY(const proto::Region region, arena_.create_region(bytes));
-        regions_.push_back(region.region_id);
-        return {};
-    }
-
-  private:
-    Arena& arena_;
-    std::vector<std::uint64_t> regions_;
-};
-
-// Pins would commit what the daemon has not: pages that no quota has heard of. What is granted once
-// stays committed until the arena ends, so all that is free is taken and given back: the largest
-// pieces first, halves where there is no such hole. Where pool or quota refuse that is the same
-// error; then what is left is pinned all the same (docs/cuda.md).
+// Pins would commit what the daemon has not: pages that no quota has heard of. Where pool or quota
+// refuse, what is left is pinned all the same (docs/cuda.md).
 Result<void> commit_all(Arena& arena) {
-    HeldRegions held(arena);
-    for (Bytes piece = arena.bytes() / kPageBytes * kPageBytes; piece >= kPageBytes;) {
-        const auto taken = held.take(piece);
-        if (taken.ok()) continue;
-        if (taken.error().code != Errc::kNoMemory) return taken;
-        piece = piece / 2 / kPageBytes * kPageBytes;
-    }
+    const Result<void> committed = arena.commit();
+    if (committed.ok() || committed.error().code != Errc::kNoMemory) return committed;
+    log(LogLevel::kWarning, "%s; the driver's pins take the rest, of which no quota hears",
+        describe(committed.error()).c_str());
     return {};
 }
 
@@ -260,9 +234,6 @@ Result<void> CudaSeat::sit(const std::vector<std::uint64_t>& all,
 Result<std::shared_ptr<CudaSeat>> CudaSeat::take(const std::shared_ptr<Arena>& arena, Group& group,
                                                  const CudaSeatOptions& options,
                                                  TimePoint deadline) {
-    // Ranks that attach take all free memory of the arena for a moment (commit_all()): now all
-    // have.
-    FABRIC_TRY_VOID(pass_barrier(group, deadline));
     auto seat = std::make_shared<CudaSeat>(arena);
     JoinWords mine(kJoinWords);
     const Result<void> ready = seat->prepare(group, options, mine);

@@ -18,9 +18,10 @@ constexpr const char* kTypeNames[] = {
     "tensor_free",   "group_join",     "group_leave",     "group_shrink",  "bye",
     "poisoned",      "telemetry_open", "directives_open", "shard_create",  "shard_open",
     "shard_close",   "shard_free",     "shard_move",      "hosts",         "survivors",
-    "pin_page",      "pin_pages",      "pin_adopt",       "trace",
+    "pin_page",      "pin_pages",      "pin_adopt",       "trace",         "arena_commit",
 };
 constexpr auto kTypeCount = static_cast<std::uint16_t>(std::size(kTypeNames));
+static_assert(kTypeCount == static_cast<std::uint16_t>(kLastType) + 1);
 constexpr auto kErrcLast = static_cast<std::int32_t>(Errc::kChanged);
 
 // A request without an id could not be answered: ids start at 1. So do those of objects.
@@ -180,6 +181,11 @@ Result<void> check_group_ref(const Group& group, bool waits) {
     return need(!waits || is_timeout(group.timeout_ms), "timeout");
 }
 
+Result<void> check_pin_adopt(const PinPageRef& page) {
+    FABRIC_TRY_VOID(need(page.arena_id != kNoId, "arena id"));
+    return need(page.number != kNoId, "page number");
+}
+
 Result<void> check_arena_reply(const ArenaOpen& open) {
     FABRIC_TRY_VOID(need(open.arena_id != kNoId, "arena id"));
     // The daemon is checked, too: its numbers become addresses in the client.
@@ -235,6 +241,7 @@ Result<void> check_request_body(const Message& message) {
             return check_arena_open(message.arena_open);
         case Type::kArenaAdopt:
         case Type::kArenaClose:
+        case Type::kArenaCommit:
             return need(message.arena.arena_id != kNoId, "arena id");
         case Type::kRegionCreate:
             return check_region_create(message.region);
@@ -271,8 +278,7 @@ Result<void> check_request_body(const Message& message) {
         case Type::kPinPages:
             return need(message.pin_pages.arena_id != kNoId, "arena id");
         case Type::kPinAdopt:
-            FABRIC_TRY_VOID(need(message.pin_page.arena_id != kNoId, "arena id"));
-            return need(message.pin_page.number != kNoId, "page number");
+            return check_pin_adopt(message.pin_page);
         case Type::kSurvivors:
             return need(std::ranges::any_of(message.survivors.members,
                                             [](std::uint64_t word) { return word != 0; }),

@@ -59,7 +59,11 @@ enum class Type : std::uint16_t {
     // Of the daemon's own accord (id 0): the session's operations are traced from now on, into the
     // file (shm/trace_ring.hpp) whose descriptor comes along; 0 bytes and none: not any more.
     kTrace = 28,
+    // All pages of the arena, which no region is taken for: answered when they are committed, or
+    // what pool and quota allow is. Only to a daemon that knows it (Hello::last_type).
+    kArenaCommit = 29,
 };
+inline constexpr Type kLastType = Type::kArenaCommit;
 inline constexpr std::uint16_t kReplyBit = 0x8000;
 
 /// Fixed widths and no pointers, in the byte order of the host: both ends are on one machine. 24
@@ -84,6 +88,10 @@ struct Hello {                         // both ways
     std::uint8_t instance[16];  // reply: of the daemon; zeros from one that does not say it
     std::uint8_t pool[16];      // reply: the UUID of the pool's device; zeros: ordinary memory
     char visibility[16];        // reply: the pool's profile, where several hosts share it; else ""
+    // Reply: the last Type that the daemon knows, which hangs up on any after it. 0: it does not
+    // say so, and knows none after kTrace.
+    std::uint16_t last_type;
+    std::uint16_t reserved[3];
 };
 
 /// In ArenaOpen::flags, behind those of the C ABI: the sender publishes the arena, and takes up
@@ -113,7 +121,7 @@ struct ArenaOpen {
 };
 inline constexpr std::uint64_t kNotOneFile = ~std::uint64_t{0};
 
-struct ArenaRef {  // kArenaClose; kArenaAdopt with a descriptor
+struct ArenaRef {  // kArenaClose, kArenaCommit; kArenaAdopt with a descriptor
     std::uint64_t arena_id;
 };
 

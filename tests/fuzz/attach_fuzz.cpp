@@ -14,6 +14,8 @@ namespace {
 constexpr unsigned kReply = 1;
 constexpr unsigned kWhole = 2;
 
+constexpr auto kTypes = static_cast<std::uint16_t>(kLastType);
+
 template <std::size_t size>
 void require_text(const char (&field)[size], std::size_t least) {
     const std::size_t length = ::strnlen(field, size);
@@ -156,7 +158,9 @@ Message example(Type type, bool reply) {
         message.arena_open.arena_id = message.arena_open.flags = reply ? 1 : 0;
         message.arena_open.align = reply ? 4096 : 0;
     }
-    if (type == Type::kArenaAdopt || type == Type::kArenaClose) message.arena.arena_id = 1;
+    const bool is_ref =
+        type == Type::kArenaAdopt || type == Type::kArenaClose || type == Type::kArenaCommit;
+    if (is_ref) message.arena.arena_id = 1;
     if (name.starts_with("region") || type == Type::kPoisoned) message.region = region;
     if (name.starts_with("tensor")) {
         message.tensor.region = region;
@@ -186,7 +190,7 @@ fuzz::Buffer input_of(const Message& message, unsigned flags) {
 
 std::vector<fuzz::Buffer> seeds() {
     std::vector<fuzz::Buffer> all;
-    for (std::uint16_t type = 1; type <= static_cast<std::uint16_t>(Type::kTrace); ++type) {
+    for (std::uint16_t type = 1; type <= kTypes; ++type) {
         for (const bool reply : {false, true}) {
             const Message message = example(static_cast<Type>(type), reply);
             all.push_back(input_of(message, reply ? kReply : 0));
@@ -208,7 +212,7 @@ void mutate(fuzz::Buffer& bytes, std::size_t most, std::uint32_t random,
     header.magic = kMagic;
     header.version = kVersion;
     const bool reply = (static_cast<unsigned>(bytes[0]) & kReply) != 0;
-    header.type = static_cast<std::uint16_t>(1 + (header.type & 0xff) % 28);
+    header.type = static_cast<std::uint16_t>(1 + (header.type & 0xff) % kTypes);
     if (reply) header.type |= kReplyBit;
     if (random % 4 != 0) bytes[0] |= std::byte{kWhole};
     std::memcpy(bytes.data() + 1, &header, sizeof header);

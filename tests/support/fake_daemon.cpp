@@ -72,6 +72,16 @@ void FakeDaemon::share_pool(const std::string& profile) {
     profile_ = profile;
 }
 
+void FakeDaemon::be_older() {
+    const std::lock_guard lock(mutex_);
+    last_type_ = 0;
+}
+
+void FakeDaemon::be_newer() {
+    const std::lock_guard lock(mutex_);
+    last_type_ = static_cast<std::uint16_t>(proto::kLastType);
+}
+
 void FakeDaemon::forget_everything() {
     const std::lock_guard lock(mutex_);
     sessions_.clear();
@@ -208,11 +218,12 @@ void FakeDaemon::read_from(std::uint64_t connection) {
         if (received.error().code != Errc::kTimeout) connections_.erase(found);
         return;
     }
-    if (!proto::check_request(request, received->bytes).ok()) {
+    const Type type = proto::type_of(request.header);
+    const bool is_known = last_type_ != 0 || type <= Type::kTrace;
+    if (!is_known || !proto::check_request(request, received->bytes).ok()) {
         connections_.erase(found);
         return;
     }
-    const Type type = proto::type_of(request.header);
     ++counts_[type];
     last_[type] = request;
     arrived_.notify_all();
@@ -254,6 +265,7 @@ bool FakeDaemon::act(const Message& request, Message& reply, int& descriptor) {
     switch (proto::type_of(request.header)) {
         case Type::kHello:
             reply.hello.daemon_epoch = epoch_;
+            reply.hello.last_type = last_type_;
             profile_.copy(reply.hello.visibility, sizeof reply.hello.visibility - 1);
             if (request.hello.session_id == 0) {
                 reply.hello.session_id = ++last_id_;

@@ -34,6 +34,9 @@ class FakeDaemon {
     void come_back();
     /// Says that several hosts share its pool, with this profile. Before any session.
     void share_pool(const std::string& profile);
+    /// Is one of before Hello::last_type from now on: it hangs up on requests that came later.
+    void be_older();
+    void be_newer();
     /// Loses what a journal would have kept.
     void forget_everything();
 
@@ -113,6 +116,7 @@ class FakeDaemon {
     std::uint64_t last_id_ = 100;
     std::uint64_t epoch_ = 1;
     std::string profile_;
+    std::uint16_t last_type_ = static_cast<std::uint16_t>(fabricshm::proto::kLastType);
     bool reading_ = true;
     bool dying_ = false;
     bool stopping_ = false;

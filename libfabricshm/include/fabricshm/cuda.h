@@ -31,13 +31,15 @@ FABRICSHM_API int fabricshm_cuda_available(void);
 
 /* Puts the arena into the address space of device `device` (the driver's number, 0 is the first):
  * its pages are committed, all of them, and pinned. So the whole size counts against pool and
- * quota, and for a moment other sessions find no free memory in the arena: attach before they
- * need it. One device for each arena in a process. Some 0.3 s/GiB.
+ * quota. What these do not allow is pinned all the same, after a warning, and no quota hears of it:
+ * make the arena no larger. Other sessions are granted memory of the arena meanwhile. One device
+ * for each arena in a process. Some 0.3 s/GiB, for all processes together.
  *
  * EINVAL: arena is NULL, or there is no such device. EEXIST: this process has attached it.
  * EUNSUPPORTED: as of fabricshm_cuda_available(); no kernels for this device; its driver refuses
- * to register this memory; the arena's memory is not coherent. ENOMEM: the device or its quota is
- * full. EBROKEN: the device's context fails; the text has CUDA's name for it. Thread-safe. */
+ * to register this memory; the arena's memory is not coherent. EVERSION: the driver is older than
+ * CUDA 12.0, or fabricd than this library. EDAEMON. ENOMEM: the device or its quota is full.
+ * EBROKEN: the device's context fails; the text has CUDA's name for it. Thread-safe. */
 FABRICSHM_API int fabricshm_cuda_attach(fabricshm_arena* arena, int device);
 
 /* Takes it out again. The arena's last handle does it, too, when it goes. EBUSY: a group of this

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <string>
+#include <thread>
 
+#include "libfabricshm/base/reason.hpp"
 #include "tests/support/fake_daemon.hpp"
 
 using namespace fabricshm;
@@ -44,6 +47,53 @@ TEST_SUITE("client.arena") {
         CHECK(found.bytes >= 5000);
         CHECK(first->free_region(made.region_id).ok());
         CHECK(second->open_region(made.region_id).error().code == Errc::kNotFound);
+    }
+
+    TEST_CASE("an arena is committed by one request, whose refusal has the daemon's words") {
+        FakeDaemon daemon;
+        const auto arena = Arena::open(attach(daemon), "job", kMiB, 0).value();
+        CHECK(arena->commit().ok());
+        CHECK(daemon.count(Type::kArenaCommit) == 1);
+        CHECK(daemon.last(Type::kArenaCommit).arena.arena_id == arena->id());
+        daemon.refuse_next(Type::kArenaCommit,
+                           explain({Errc::kNoMemory, 0, "commit"}, "the pool is full"));
+        const Result<void> refused = arena->commit();
+        CHECK(refused.error().code == Errc::kNoMemory);
+        CHECK(daemon.count(Type::kRegionCreate) == 0);
+    }
+
+    TEST_CASE(
+        "a daemon that ends before it has committed an arena is asked again when it is back") {
+        FakeDaemon daemon;
+        const auto arena = Arena::open(attach(daemon), "job", kMiB, 0).value();
+        daemon.be_silent(Type::kArenaCommit);
+        Result<void> committed = Error{Errc::kInternal, 0, "test"};
+        std::thread asks([&] { committed = arena->commit(); });
+        CHECK(daemon.wait_for(Type::kArenaCommit, 1));
+        daemon.die();
+        daemon.speak();
+        daemon.come_back();
+        asks.join();
+        CHECK(committed.ok());
+        CHECK(daemon.count(Type::kArenaCommit) == 2);
+    }
+
+    TEST_CASE("a daemon that knows no such request is not sent it, and keeps the session") {
+        FakeDaemon daemon;
+        daemon.be_older();
+        const auto arena = Arena::open(attach(daemon), "job", kMiB, 0).value();
+        const Result<void> refused = arena->commit();
+        CHECK(refused.error().code == Errc::kVersion);
+        CHECK(std::string(reason_of(refused.error())).find("arena_commit") != std::string::npos);
+        CHECK(daemon.count(Type::kArenaCommit) == 0);
+        CHECK(daemon.connections() == 1);
+        CHECK(arena->create_region(4096).ok());
+        // Another one may be started while the session is open.
+        daemon.die();
+        daemon.be_newer();
+        daemon.come_back();
+        CHECK(arena->create_region(4096).ok());
+        CHECK(arena->commit().ok());
     }
 
     TEST_CASE("memory without a round trip comes from one region and goes back with the arena") {

@@ -136,6 +136,28 @@ TEST_SUITE("pool.elastic") {
         host.is_sound();
     }
 
+    TEST_CASE("a cache gives way to a request for all of an arena, too, piece by piece") {
+        Host host;
+        host.publish();
+        const SessionId who = host.session(kBob);
+        const ArenaId id = host.arena(who, "job", 128 * kMiB);
+        host.recount();
+        REQUIRE(host.registry->commits.ask({who, 7}, id).ok());
+        host.grow();  // 48 MiB are free, and the first piece is of 64
+        CHECK_FALSE(host.answered(7));
+        for (int turn = 0; turn < 20 && !host.answered(7); ++turn) {
+            host.keep(host.target().bytes);
+            host.poll(20ms);
+            host.shrink();
+            host.poll(20ms);
+            host.grow();
+        }
+        CHECK(host.answer(7).error.code == Errc::kOk);
+        CHECK(host.committed_of(id) == 128 * kMiB);
+        CHECK(host.committed() + 128 * kMiB <= kPool);
+        host.is_sound();
+    }
+
     TEST_CASE("a word for another target gives nothing") {
         Host host;
         host.publish();

@@ -64,6 +64,18 @@ TEST_SUITE("proto.codec") {
         Message region = make_request(Type::kRegionCreate, 9);
         region.region = {1, 0, 0, 0, 4096};
         CHECK(refusal(region) == Errc::kOk);
+        Message commit = make_request(Type::kArenaCommit, 9);
+        commit.arena.arena_id = 1;
+        CHECK(refusal(commit) == Errc::kOk);
+        commit.arena.arena_id = 0;
+        CHECK(refusal(commit) == Errc::kInvalid);
+        CHECK(std::string(name_of(Type::kArenaCommit)) == "arena_commit");
+    }
+
+    TEST_CASE("the type after the last one is unknown") {
+        const auto next = static_cast<std::uint16_t>(kLastType) + 1;
+        CHECK(refusal(make_request(static_cast<Type>(next), 1)) == Errc::kCorrupt);
+        CHECK(name_of(kLastType) != nullptr);
     }
 
     TEST_CASE("what is not a message of ours is corrupt, another version has its own error") {

@@ -93,6 +93,7 @@ TEST_SUITE("server.daemon") {
         auto bob = WireClient::attach(options.socket_path, "bob").value();
         CHECK(alice.session.session_id != bob.session.session_id);
         CHECK(alice.session.default_arena_bytes == 4 * kMiB);
+        CHECK(alice.session.last_type == static_cast<std::uint16_t>(fabricshm::proto::kLastType));
 
         const auto arena = alice.open_arena("job", 8 * kMiB).value();
         CHECK(arena.bytes == 8 * kMiB);
