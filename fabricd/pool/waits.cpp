@@ -56,9 +56,29 @@ std::string missing_ranks(const Books& books, const WaitKey& key, int& first) {
     return ranks;
 }
 
+// Of a group that is to be made, and one that waits for it. Where ranks left it to the daemon to
+// number them, nothing is known but how many there are.
+Error not_there(const Books& books, const Wait& wait, const Error& late) {
+    std::set<int> come;
+    for (const WaitId id : books.waits.with_key(wait.key)) come.insert(books.waits.get(id).rank);
+    const std::size_t count = books.waits.with_key(wait.key).size();
+    if (come.count(-1) != 0) {
+        return fabricshm::explain(late, "of %d ranks %zu are there", wait.world, count);
+    }
+    std::string ranks;
+    for (int rank = 0; rank < wait.world; ++rank) {
+        if (come.count(rank) == 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    }
+    return fabricshm::explain(late, "of %d ranks these are not there: %s", wait.world,
+                              ranks.c_str());
+}
+
 void expire_wait(Books& books, WaitId id, Effects& out) {
     const Wait& wait = books.waits.get(id);
     const Error late{Errc::kTimeout, 0, "wait"};
+    if (wait.key.kind == WaitKind::kJoin) {
+        return fail_wait(books, id, not_there(books, wait, late), out);
+    }
     if (wait.key.kind != WaitKind::kShrink) return fail_wait(books, id, late, out);
     // One survivor's grace ends the attempt for all: a group of the others would be a surprise
     // to the one that gave up, which is alive and may still use the old buffers.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "libfabricshm/base/late_rank.hpp"
 #include "libfabricshm/base/reason.hpp"
 
 namespace fabricshm {
@@ -61,6 +62,13 @@ const char* text_of(Errc code) noexcept {
     return entry_of(code).text;
 }
 
+int late_rank_of(const Error& error) noexcept {
+    const bool waited = error.code == Errc::kTimeout && std::strcmp(error.step, kPeerWaitStep) == 0;
+    const bool was_ended =
+        error.code == Errc::kBroken && std::strcmp(error.step, kPeerLateStep) == 0;
+    return waited || was_ended ? error.detail : -1;
+}
+
 std::string describe(const Error& error) {
     std::string line = error.step;
     line += line.empty() ? "" : ": ";
@@ -68,10 +76,8 @@ std::string describe(const Error& error) {
     line += reason.empty() ? text_of(error.code) : reason;
     const bool names_rank =
         (error.code == Errc::kPeer || error.code == Errc::kMismatch) && error.detail >= 0;
-    // Only of such a wait: other times that ran out are no rank's.
-    const bool names_late = error.code == Errc::kTimeout && error.detail >= 0 &&
-                            std::strcmp(error.step, "wait for a peer") == 0;
-    if (names_rank || names_late) line += " (rank " + std::to_string(error.detail) + ")";
+    if (names_rank || late_rank_of(error) >= 0)
+        line += " (rank " + std::to_string(error.detail) + ")";
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     if (names_region) line += " (region " + std::to_string(error.detail) + ")";
     // Not once more where the reason has it.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "libfabricshm/base/c_names.hpp"
+#include "libfabricshm/base/late_rank.hpp"
 #include "libfabricshm/base/reason.hpp"
 #include "libfabricshm/base/version.hpp"
 #include "libfabricshm/include/fabricshm/fabricshm.h"
@@ -33,7 +34,8 @@ static_assert(static_cast<int>(Errc::kChanged) == -FABRICSHM_ECHANGED &&
 // Without describe(), which allocates: this also reports that memory ran out.
 void keep(const Error& error, const char* what) noexcept {
     // `detail` means something else for each code.
-    const bool names_rank = error.code == Errc::kPeer || error.code == Errc::kMismatch;
+    const bool names_rank =
+        error.code == Errc::kPeer || error.code == Errc::kMismatch || late_rank_of(error) >= 0;
     const bool names_region = error.code == Errc::kPoisoned && error.detail > 0;
     char extra[96] = "";
     if (names_rank && error.detail >= 0) {

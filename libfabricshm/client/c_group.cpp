@@ -192,6 +192,18 @@ void fabricshm_group_leave(fabricshm_group* group) {
     drop_group(group);
 }
 
+int fabricshm_group_abort(fabricshm_group* group) {
+    return guarded("fabricshm_group_abort", [&]() -> int {
+        if (group == nullptr) return refuse("fabricshm_group_abort: group is NULL");
+        if (const int code = check_own(*group); code != FABRICSHM_OK) return code;
+        // In its pool a rank has the number of that pool's group.
+        group->local().abort(Errc::kPeer, group->local().rank());
+        net::Links* const links = group->hosts != nullptr ? group->hosts->links() : nullptr;
+        if (links != nullptr && !links->failure()) links->spread(Errc::kPeer, group->rank());
+        return FABRICSHM_OK;
+    });
+}
+
 int fabricshm_group_rank(const fabricshm_group* group) {
     if (group == nullptr) return refuse("fabricshm_group_rank: group is NULL");
     return group->rank();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "libfabricshm/base/fault_point.hpp"
+#include "libfabricshm/base/late_rank.hpp"
 #include "libfabricshm/base/pause.hpp"
 #include "libfabricshm/os/futex.hpp"
 #include "libfabricshm/os/process.hpp"
@@ -305,7 +306,7 @@ Result<void> Barrier::sleep_until(const Word& word, std::uint64_t value, int pee
         }
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
-        if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        if (now >= deadline) return Error{Errc::kTimeout, peer, kPeerWaitStep};
         report_late(wait, word, value, peer, now);
     }
 }
@@ -412,7 +413,7 @@ Result<void> Barrier::poll_until(const Word& word, std::uint64_t value, int peer
         }
         FABRIC_TRY_VOID(check_others(word, value, peer));
         const TimePoint now = Clock::now();
-        if (now >= deadline) return Error{Errc::kTimeout, peer, "wait for a peer"};
+        if (now >= deadline) return Error{Errc::kTimeout, peer, kPeerWaitStep};
         report_late(wait, word, value, peer, now);
     }
 }
@@ -454,7 +455,9 @@ Result<void> Barrier::check_reason() noexcept {
     const auto code = static_cast<Errc>(reason & 0xff);
     const auto culprit = static_cast<std::int32_t>(reason >> 32);
     const bool names = code == Errc::kPeer || code == Errc::kMismatch || code == Errc::kPoisoned;
-    return Error{names ? code : Errc::kBroken, culprit, "collective"};
+    // Another rank gave up its wait for that one.
+    const bool is_late = code == Errc::kTimeout && culprit >= 0;
+    return Error{names ? code : Errc::kBroken, culprit, is_late ? kPeerLateStep : "collective"};
 }
 
 // Whether the daemon marked the rank dead, or it left by itself. Callers recheck the word they wait

@@ -65,9 +65,12 @@ Result<void> intact(const Result<void>& own, Barrier& barrier) noexcept {
 }
 
 // Several ranks may have died, and two survivors each have observed another one. The group keeps
-// the first reason, and all survivors give that one, so that they agree on what to do next.
+// the first reason, and all survivors give that one, so that they agree on what to do next. One
+// that heard of it in a message may have called something else already.
 Result<void> agreed(const Result<void>& own, Barrier& barrier) noexcept {
-    if (own.ok() || own.error().code != Errc::kPeer) return own;
+    const bool may_follow =
+        !own.ok() && (own.error().code == Errc::kPeer || own.error().code == Errc::kMismatch);
+    if (!may_follow) return own;
     const auto first = barrier.check(-1);
     return !first.ok() && first.error().code == Errc::kPeer ? first : own;
 }

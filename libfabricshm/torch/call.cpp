@@ -24,7 +24,8 @@ void check(int code, const std::string& what, const std::string& difference) {
     const int rank = fabricshm_error_rank();
     const std::string named = rank >= 0 ? "rank " + std::to_string(rank) : "a rank";
     std::string blame;
-    if (code == FABRICSHM_EPEER) blame = ": " + named + " died";
+    // The library does not say which: a rank that aborts or shuts down its group leaves it.
+    if (code == FABRICSHM_EPEER) blame = ": " + named + " died or left the process group";
     if (code == FABRICSHM_EMISMATCH) blame = ": " + named + " called another operation";
     if (code == FABRICSHM_ETIMEOUT) blame = ": timeout passed";
     // Not TORCH_CHECK: it would put a C++ stack trace of no interest behind every dead peer.
@@ -82,9 +83,11 @@ Communicator::Communicator(std::shared_ptr<JobArena> arena, const std::string& n
     if (several_hosts) {
         join_hosts(timeout);
     } else {
+        fabricshm_group* group = nullptr;
         check(fabricshm_group_join(arena_->handle(), name.c_str(), rank, size, timeout.count(),
-                                   &group_),
+                                   &group),
               "join the process group");
+        group_ = group;
     }
 }
 
@@ -100,21 +103,39 @@ void Communicator::join_hosts(std::chrono::milliseconds timeout) {
         return static_cast<StoreExchange*>(context)->gather(mine, bytes, all) ? 0 : 1;
     };
     spec.timeout_ms = timeout.count();
-    check(fabricshm_group_join_hosts(arena_->handle(), &spec, &group_), "join the process group",
+    fabricshm_group* group = nullptr;
+    check(fabricshm_group_join_hosts(arena_->handle(), &spec, &group), "join the process group",
           exchange.error);
+    group_ = group;
+}
+
+void Communicator::abort(const char* why) noexcept {
+    if (is_of_parent()) return;
+    outstanding_->end(why);
+    const std::lock_guard lock(leaving_);
+    if (handle() != nullptr) fabricshm_group_abort(handle());
 }
 
 Communicator::~Communicator() {
+    leave();
+}
+
+void Communicator::leave() {
     // A forked child has a copy of this object but not of the membership: leaving would end its
     // parent's.
-    if (group_ == nullptr || is_of_parent()) return;
-    const auto leave = [group = group_, arena = std::move(arena_), has_device = has_device_] {
+    if (is_of_parent()) return;
+    outstanding_->end(kDestroyedGroup);
+    // A start that has found the group is over, and later ones find the reason above.
+    const std::scoped_lock lock(leaving_, starting_);
+    fabricshm_group* const left = group_.exchange(nullptr, std::memory_order_relaxed);
+    if (left == nullptr) return;
+    const auto leave = [group = left, arena = std::move(arena_), has_device = has_device_] {
         // On a device this rank leaves alone: its peers may be gone without a word. The words that
         // their kernels read stay as long as the arena.
         fabricshm_group_leave(group);
         if (has_device) arena->detach_device();
     };
-    if (in_flight_.use_count() == 1) {
+    if (outstanding_->none()) {
         leave();
         return;
     }
@@ -130,9 +151,10 @@ bool Communicator::is_of_parent() const {
 fabricshm_request* Communicator::start(const fabricshm_call& call, const char* what,
                                        std::shared_ptr<void>& in_flight) const {
     fabricshm_request* request = nullptr;
-    in_flight = in_flight_;
     // Several threads may send at the same time; the library wants them one after the other.
     std::lock_guard lock(starting_);
+    outstanding_->check(what);
+    in_flight = outstanding_->begin();
     check(fabricshm_start(group_, &call, &request), what);
     return request;
 }
@@ -197,6 +219,7 @@ void Communicator::join_cuda(int device, std::chrono::milliseconds timeout) {
 
 // The text is made on failure only.
 void Communicator::run(const fabricshm_call& call, const char* what) const {
+    outstanding_->check(what);
     // Buffers of counts are the caller's; a single count says enough.
     called_[calls_++ % kRemembered] = {what,
                                        static_cast<fabricshm_kind>(call.kind),
@@ -206,6 +229,7 @@ void Communicator::run(const fabricshm_call& call, const char* what) const {
                                        call.counts == nullptr ? call.count : 0};
     const int code = fabricshm_run(group_, &call);
     if (code == FABRICSHM_OK) return;
+    outstanding_->check(what);
     const bool differs = code == FABRICSHM_EMISMATCH || code == FABRICSHM_EBROKEN;
     // The error of the library is of this thread's last call, and the store makes none.
     check(code, what, differs ? difference(fabricshm_error_rank()) : std::string());
@@ -259,11 +283,13 @@ std::string Communicator::difference(int peer) const try {
 
 void Communicator::step(fabricshm_step_info info) const {
     // The group is this one's, whatever the caller left there.
+    outstanding_->check("report a step");
     info.group = group_;
     check(fabricshm_step(arena_->session(), &info), "report a step");
 }
 
 std::optional<fabricshm_directive> Communicator::directives() const {
+    outstanding_->check("read the directives");
     fabricshm_directive directive{};
     directive.struct_size = sizeof(directive);
     check(fabricshm_directives(arena_->session(), &directive), "read the directives");

@@ -6,6 +6,7 @@
 #include <fabricshm/fabricshm.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -13,6 +14,8 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "libfabricshm/torch/outstanding.hpp"
 
 namespace fabricshm::torch_backend {
 
@@ -42,6 +45,16 @@ class Communicator {
     /// call. On any thread, one at a time.
     void run(const fabricshm_call& call, const char* what) const;
 
+    /// Ends the group for all ranks: what waits, on this one and on others for it, and what is
+    /// called later. `why`, a static text, is what it fails with here. Thread-safe; waits for
+    /// nothing.
+    void abort(const char* why) noexcept;
+    /// Leaves the group. No operation runs, and those that follow raise. Once; the destructor does
+    /// it otherwise.
+    void leave();
+    /// What is under way, and whether this rank has ended the group.
+    const std::shared_ptr<Outstanding>& outstanding() const { return outstanding_; }
+
     /// Starts a send or receive. `in_flight` counts it until its owner drops the reference.
     /// Never blocks. The caller ends the request by fabricshm_wait(); raises when nothing was
     /// started.
@@ -59,7 +72,7 @@ class Communicator {
     /// of them can't. `timeout` is that of every operation on the device.
     void join_cuda(int device, std::chrono::milliseconds timeout);
     /// For operations on streams, after join_cuda().
-    fabricshm_group* handle() const { return group_; }
+    fabricshm_group* handle() const { return group_.load(std::memory_order_relaxed); }
     /// This is the copy that a fork has made.
     bool is_of_parent() const;
 
@@ -87,7 +100,8 @@ class Communicator {
 
     // Lives as long as the group does.
     std::shared_ptr<JobArena> arena_;
-    fabricshm_group* group_ = nullptr;
+    std::mutex leaving_;                            // of abort() and leave(), which may meet
+    std::atomic<fabricshm_group*> group_{nullptr};  // null: it was left. Relaxed: see leave()
     int rank_;
     int size_;
     int owner_pid_;  // a forked child must not leave its parent's group
@@ -97,7 +111,7 @@ class Communicator {
     mutable std::array<Called, kRemembered> called_;
     bool has_device_ = false;      // the arena is attached for this group
     mutable std::mutex starting_;  // the library wants starts of one group in an order
-    std::shared_ptr<void> in_flight_ = std::make_shared<int>(0);  // shared by every transfer
+    std::shared_ptr<Outstanding> outstanding_ = std::make_shared<Outstanding>();
 };
 
 /// A call with everything at its default. `timeout` as c10d gives it: negative means unset.

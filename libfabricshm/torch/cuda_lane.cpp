@@ -55,7 +55,9 @@ void CudaLane::watch() {
 }
 
 void CudaLane::check(const char* what) const {
-    torch_backend::check(fabricshm_cuda_status(group()), what);
+    const int code = fabricshm_cuda_status(group());
+    if (code != FABRICSHM_OK) communicator_->outstanding()->check(what);
+    torch_backend::check(code, what);
 }
 
 void CudaLane::drop_what_has_passed() {
@@ -74,7 +76,7 @@ std::shared_ptr<InFlight> CudaLane::run(std::vector<at::Tensor> tensors,
     if (!captured) drop_what_has_passed();
     arrival_.record(stream_.current());
     arrival_.block(stream_.stream());
-    auto made = std::make_shared<InFlight>(std::move(tensors));
+    auto made = std::make_shared<InFlight>(std::move(tensors), captured);
     {
         const c10::StreamGuard current(stream_.stream());
         // Copies between tensors that may require gradients are not part of a graph.

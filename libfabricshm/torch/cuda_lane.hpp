@@ -25,8 +25,12 @@ namespace fabricshm::torch_backend {
 /// or until a stream that the program goes on with waits for it.
 class InFlight {
   public:
-    explicit InFlight(std::vector<at::Tensor> tensors)
-        : event_(c10::DeviceType::CUDA), tensors_(std::move(tensors)) {}
+    InFlight(std::vector<at::Tensor> tensors, bool captured)
+        : captured_(captured), event_(c10::DeviceType::CUDA), tensors_(std::move(tensors)) {}
+
+    /// It is a part of a graph and happens whenever that is launched: its event says nothing, and
+    /// must not be asked for.
+    bool is_captured() const { return captured_; }
 
     /// Once, before any other.
     void record(c10::Stream stream) { event_.record(stream); }
@@ -36,6 +40,7 @@ class InFlight {
     void release_tensors();
 
   private:
+    const bool captured_;
     c10::Event event_;
     std::mutex mutex_;
     std::vector<at::Tensor> tensors_;

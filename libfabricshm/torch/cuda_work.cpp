@@ -36,13 +36,20 @@ std::exception_ptr CudaWork::exception() const {
     return nullptr;
 }
 
+bool CudaWork::has_passed() const {
+    TORCH_CHECK(!in_flight_->is_captured(),
+                "fabricshm: this operation was captured: it is done at "
+                "each launch of its graph; ask the stream of the launch");
+    return in_flight_->has_passed();
+}
+
 bool CudaWork::isCompleted() {
     // A group that failed ends its kernels: there is nothing more to come.
-    return lane_.expired() || in_flight_->has_passed() || exception();
+    return lane_.expired() || has_passed() || exception();
 }
 
 bool CudaWork::isSuccess() const {
-    return (lane_.expired() || in_flight_->has_passed()) && !exception();
+    return (lane_.expired() || has_passed()) && !exception();
 }
 
 void CudaWork::synchronize() {
@@ -54,7 +61,8 @@ void CudaWork::synchronize() {
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
     const auto lane = lane_.lock();
     if (!lane) return true;
-    if (blocks_host_ || timeout != kNoTimeout) wait_on_host(*lane, timeout);
+    const bool blocks = blocks_host_ || timeout != kNoTimeout;
+    if (blocks && !in_flight_->is_captured()) wait_on_host(*lane, timeout);
     synchronize();
     lane->check(what_);
     return true;

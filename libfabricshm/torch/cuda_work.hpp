@@ -16,7 +16,8 @@
 namespace fabricshm::torch_backend {
 
 /// The operation is on the stream already. wait() makes the caller's current stream wait and does
-/// not wait itself, unless it was given a timeout or the operation is a barrier.
+/// not wait itself, unless it was given a timeout or the operation is a barrier. Of an operation
+/// that was captured it never does: a graph's end is asked of the stream that it is launched on.
 class CudaWork final : public c10d::Work {
   public:
     /// `what` is for the text of errors. With `blocks`, wait() returns when the device has done it.
@@ -38,6 +39,7 @@ class CudaWork final : public c10d::Work {
     FuturePtr getFuture() override;
 
   private:
+    bool has_passed() const;
     void wait_on_host(CudaLane& lane, std::chrono::milliseconds timeout) const;
 
     // A work may outlive its group, which waited for all of its operations before it went.

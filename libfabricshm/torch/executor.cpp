@@ -121,6 +121,20 @@ void Executor::shut_down() {
     changed_.wait(lock, [this] { return threads_ == 0 || (exiting() && drained()); });
 }
 
+bool Executor::drain(Clock::time_point deadline) {
+    if (getpid() != owner_pid_ || thread_in_callback()) return true;
+    Lock lock(mutex_);
+    rouse(0ns);
+    return changed_.wait_until(lock, deadline, [this] { return drained(); });
+}
+
+void Executor::abandon(std::exception_ptr reason) {
+    Lock lock(mutex_);
+    if (!abandoned_) abandoned_ = std::move(reason);
+    rouse(0ns);
+    changed_.notify_all();  // waiters that may run what a callback has held
+}
+
 bool Executor::drained() const {
     if (!queue_.empty() || running_) return false;
     return exiting() || (callbacks_.empty() && open_.empty());
@@ -188,7 +202,8 @@ void Executor::stop_holding(const CollectiveWork& work) {
 }
 
 const CallbackScope* Executor::holder_of_first() const {
-    if (exiting()) return nullptr;  // there will be no end of callbacks
+    // There will be no end of callbacks, or nothing more is run that has an order.
+    if (exiting() || abandoned_) return nullptr;
     for (const ScopePtr& scope : open_) {
         if (scope->holds && scope->precedes(queue_.front()->place_)) return scope.get();
     }
@@ -206,7 +221,7 @@ bool Executor::can_run() const {
 }
 
 void Executor::run_first(Lock& lock) {
-    const std::exception_ptr refusal = overdue() ? held_too_long(hold_limit_) : nullptr;
+    const std::exception_ptr refusal = overdue() ? held_too_long(hold_limit_) : abandoned_;
     // Taken before it is run: a waiter that comes now finds it running and waits.
     WorkPtr work = std::move(queue_.front());
     queue_.pop_front();

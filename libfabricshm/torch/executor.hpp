@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -59,6 +60,14 @@ class Executor : public std::enable_shared_from_this<Executor> {
     /// Runs `callback`, which may block, on a thread of the executor. Also after shut_down(). What
     /// it calls has its place in `scope`, the one that its future was asked for in.
     void call_back(std::function<void()> callback, std::shared_ptr<CallbackScope> scope);
+
+    /// Waits until all that was submitted and its callbacks have ended; in a callback it does not
+    /// wait. False: not by `deadline`.
+    bool drain(std::chrono::steady_clock::time_point deadline);
+
+    /// The group has ended for good: what is queued, and what is submitted later, fails with
+    /// `reason`, in whatever order. The operation that runs is the caller's to end.
+    void abandon(std::exception_ptr reason);
 
     /// Runs what is queued and ends the threads. Nothing may be submitted afterwards. In a callback
     /// it does not wait.
@@ -108,6 +117,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
     std::uint64_t calls_ = 0;            // collectives and futures outside of callbacks
     bool running_ = false;               // some thread is running an operation
     bool stopping_ = false;
+    std::exception_ptr abandoned_;  // what queued operations fail with, without being run
     std::size_t dropping_ = 0;      // threads that drop what operations held
     std::size_t threads_ = 0;       // of the executor, and
     std::size_t in_callbacks_ = 0;  // how many of them are inside callbacks

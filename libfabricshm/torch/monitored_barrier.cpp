@@ -37,38 +37,39 @@ std::string listed(const std::vector<int>& ranks) {
     return text.str();
 }
 
-}  // namespace
-
-void ProcessGroupFabricshm::give_up(std::uint64_t round, Milliseconds limit) {
+[[noreturn]] void give_up(c10d::Store& store, std::uint64_t round, Milliseconds limit) {
     // Reported before it raises: the others wait for the outcome.
-    store_->set(round_key(round, "outcome"), kFailed);
+    store.set(round_key(round, "outcome"), kFailed);
     TORCH_CHECK(false, "[Rank 0]: Rank 0 timed out in monitoredBarrier after ", limit.count(),
                 " ms");
 }
 
 // Rank 0: collects the others, reports the outcome to them, raises when one is missing.
-void ProcessGroupFabricshm::wait_for_ranks(std::uint64_t round, Milliseconds limit,
-                                           bool wait_all_ranks) {
+void wait_for_ranks(c10d::Store& store, int size, std::uint64_t round, Milliseconds limit,
+                    bool wait_all_ranks) {
     const auto deadline = SteadyClock::now() + limit;
     std::vector<int> missing;
-    for (int rank = 1; rank < getSize(); ++rank) {
+    for (int rank = 1; rank < size; ++rank) {
         // The time was used up by ranks before this one: it is not to blame.
-        if (!wait_all_ranks && SteadyClock::now() >= deadline) give_up(round, limit);
-        if (arrives(*store_, round_key(round, std::to_string(rank)), deadline)) continue;
+        if (!wait_all_ranks && SteadyClock::now() >= deadline) give_up(store, round, limit);
+        if (arrives(store, round_key(round, std::to_string(rank)), deadline)) continue;
         missing.push_back(rank);
         if (!wait_all_ranks) break;
     }
-    store_->set(round_key(round, "outcome"), missing.empty() ? kPresent : kFailed);
+    store.set(round_key(round, "outcome"), missing.empty() ? kPresent : kFailed);
     TORCH_CHECK(missing.empty(), "[Rank 0]: ", listed(missing),
                 " failed to pass monitoredBarrier in ", limit.count(), " ms");
 }
 
+}  // namespace
+
 void ProcessGroupFabricshm::monitoredBarrier(const c10d::BarrierOptions& options,
                                              bool wait_all_ranks) {
     // Counted on each rank alone, in step as all collectives are.
+    ending_.check("fabricshm:monitored_barrier");
     const std::uint64_t round = monitored_barriers_++;
     const Milliseconds limit = timeout_of(options.timeout);
-    if (getRank() == 0) return wait_for_ranks(round, limit, wait_all_ranks);
+    if (getRank() == 0) return wait_for_ranks(*store_, getSize(), round, limit, wait_all_ranks);
 
     store_->set(round_key(round, std::to_string(getRank())), kPresent);
     const std::string outcome = round_key(round, "outcome");

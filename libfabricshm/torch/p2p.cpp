@@ -32,13 +32,17 @@ struct PointToPointWork::Transfer {
     at::Tensor buffer;  // contiguous: `tensor` itself or a copy of it
     fabricshm_request* request = nullptr;
     std::shared_ptr<void> in_flight;
+    std::shared_ptr<const Outstanding> outstanding;
     bool receives = false;
 
     // Under no lock of torch: it may take long to copy into a strided tensor.
     std::exception_ptr finish(int& peer) {
         try {
             peer = receives ? fabricshm_request_peer(request) : -1;
-            check(fabricshm_wait(request), receives ? "receive" : "send");
+            const char* const what = receives ? "receive" : "send";
+            const int code = fabricshm_wait(request);
+            if (code != FABRICSHM_OK) outstanding->check(what);
+            check(code, what);
             at::NoGradGuard no_grad;
             if (receives && !buffer.is_same(tensor)) tensor.copy_(buffer);
         } catch (...) {
@@ -73,6 +77,7 @@ c10::intrusive_ptr<PointToPointWork> PointToPointWork::start(const Communicator&
     transfer->work = work;
     transfer->tensor = tensor;
     transfer->receives = call.kind == FABRICSHM_RECV;
+    transfer->outstanding = communicator.outstanding();
     transfer->buffer = buffer_of(tensor, transfer->receives);
     call.dtype = FABRICSHM_U8;
     call.count = transfer->buffer.nbytes();

@@ -1,7 +1,5 @@
 #include "libfabricshm/torch/process_group.hpp"
 
-#include <Python.h>
-
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "libfabricshm/torch/arguments.hpp"
 #include "libfabricshm/torch/buffers.hpp"
 #include "libfabricshm/torch/cuda_work.hpp"
+#include "libfabricshm/torch/interpreter_lock.hpp"
 #include "libfabricshm/torch/p2p.hpp"
 #include "libfabricshm/torch/reductions.hpp"
 #include "libfabricshm/torch/rendezvous.hpp"
@@ -33,22 +32,6 @@ Milliseconds hold_limit(Milliseconds timeout) {
     return std::min<Milliseconds>(timeout, std::chrono::hours(24 * 365));
 }
 
-// Work that is finished in a destructor may run Python callbacks on another thread.
-class WithoutInterpreterLock {
-  public:
-    WithoutInterpreterLock() {
-        if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) state_ = PyEval_SaveThread();
-    }
-    ~WithoutInterpreterLock() {
-        if (state_ != nullptr) PyEval_RestoreThread(state_);
-    }
-    WithoutInterpreterLock(const WithoutInterpreterLock&) = delete;
-    WithoutInterpreterLock& operator=(const WithoutInterpreterLock&) = delete;
-
-  private:
-    PyThreadState* state_ = nullptr;
-};
-
 }  // namespace
 
 ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Store>& store, int rank,
@@ -57,7 +40,8 @@ ProcessGroupFabricshm::ProcessGroupFabricshm(const c10::intrusive_ptr<c10d::Stor
       store_(store),
       timeout_(timeout),
       communicator_(meet(store, rank, size, timeout)),
-      executor_(std::make_shared<Executor>(hold_limit(timeout))) {
+      executor_(std::make_shared<Executor>(hold_limit(timeout))),
+      ending_(communicator_, executor_) {
     init();
 }
 
@@ -68,6 +52,20 @@ ProcessGroupFabricshm::~ProcessGroupFabricshm() {
     executor_->shut_down();
     cuda_.reset();
     communicator_.reset();
+}
+
+void ProcessGroupFabricshm::abort() {
+    ending_.abort([this] {
+        const std::lock_guard lock(cuda_mutex_);
+        return cuda_;
+    });
+}
+
+void ProcessGroupFabricshm::shutdown() {
+    ending_.shutdown(hold_limit(timeout_of(c10d::kUnsetTimeout)), [this] {
+        const std::lock_guard lock(cuda_mutex_);
+        return std::exchange(cuda_, nullptr);
+    });
 }
 
 Milliseconds ProcessGroupFabricshm::timeout_of(Milliseconds option) const {
@@ -81,6 +79,7 @@ std::uint64_t ProcessGroupFabricshm::getSequenceNumberForGroup() {
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::submit(Submission submission, Body body) {
     // Counted when it is called, not when it runs: torch compares the numbers to find out which
     // rank left out a call.
+    ending_.check(submission.title);
     sequence_.fetch_add(1, std::memory_order_relaxed);
     auto work = c10::make_intrusive<CollectiveWork>(executor_, getRank(), submission.type,
                                                     submission.title, submission.inputs,
@@ -142,6 +141,7 @@ void ProcessGroupFabricshm::join_cuda(c10::Device device) {
 
 CudaTarget ProcessGroupFabricshm::on_device(const at::Tensor& tensor, c10d::OpType type,
                                             const char* title) {
+    ending_.check(title);
     const std::lock_guard lock(cuda_mutex_);
     if (!cuda_) join_cuda(tensor.device());
     TORCH_CHECK(tensor.device() == cuda_->device(), "fabricshm: this process group is on ",
@@ -288,6 +288,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::reduce(TensorList& tensors
 }
 
 ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::barrier(const c10d::BarrierOptions& options) {
+    ending_.check("fabricshm:barrier");
     std::shared_ptr<CudaLane> lane;
     {
         const std::lock_guard lock(cuda_mutex_);
@@ -309,6 +310,7 @@ ProcessGroupFabricshm::WorkRef ProcessGroupFabricshm::transfer(fabricshm_kind ki
                                                                TensorList& tensors, int peer,
                                                                int tag) {
     const bool sends = kind == FABRICSHM_SEND;
+    ending_.check(sends ? "fabricshm:send" : "fabricshm:recv");
     const Refuse refuse(sends ? "send" : "recv");
     c10d::assertSingleElement(refuse, tensors);
     are_on_cuda(sends ? "send" : "recv", tensors);

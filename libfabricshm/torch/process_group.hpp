@@ -21,6 +21,7 @@
 #include "libfabricshm/torch/call.hpp"
 #include "libfabricshm/torch/coalesced_work.hpp"
 #include "libfabricshm/torch/cuda_operations.hpp"
+#include "libfabricshm/torch/ending.hpp"
 #include "libfabricshm/torch/executor.hpp"
 #include "libfabricshm/torch/work.hpp"
 
@@ -112,6 +113,16 @@ class ProcessGroupFabricshm final : public GroupBase {
         return *communicator_;
     }
 
+    /// Of 2.6: ends the group at once. What is outstanding on this rank fails, what others need
+    /// this rank for fails there with its number, and so does all that is called later. Waits for
+    /// nothing but the callbacks of what has failed; again it does nothing. Thread-safe.
+    void abort();
+    /// Of 2.6: waits until all that is outstanding has ended, and leaves the group. What is called
+    /// later fails. Raises when the group's timeout passes first: then it is as after abort(), and
+    /// left. Again it does nothing. Thread-safe; in a callback it does not wait, and the group is
+    /// left when it is destroyed.
+    void shutdown();
+
     void setSequenceNumberForGroup() override {}  // every rank counts from 0
     std::uint64_t getSequenceNumberForGroup() override;
 
@@ -144,13 +155,12 @@ class ProcessGroupFabricshm final : public GroupBase {
     Milliseconds timeout_of(Milliseconds option) const;
     WorkRef reduce_dense(TensorList tensors, const c10d::ReduceOp& op, Milliseconds timeout,
                          c10d::OpType type);
-    void wait_for_ranks(std::uint64_t round, Milliseconds limit, bool wait_all_ranks);
-    [[noreturn]] void give_up(std::uint64_t round, Milliseconds limit);
 
     c10::intrusive_ptr<c10d::Store> store_;
     std::atomic<Milliseconds> timeout_;  // relaxed is enough: a number by itself
     std::shared_ptr<Communicator> communicator_;
     std::shared_ptr<Executor> executor_;
+    Ending ending_;
     std::atomic<std::uint64_t> sequence_{0};  // collectives submitted; read by any thread
     std::uint64_t monitored_barriers_ = 0;
     std::mutex cuda_mutex_;           // held while the ranks join

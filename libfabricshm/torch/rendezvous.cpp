@@ -13,6 +13,7 @@
 #include "libfabricshm/torch/environment.hpp"
 #include "libfabricshm/torch/invitation.hpp"
 #include "libfabricshm/torch/job_arena.hpp"
+#include "libfabricshm/torch/presence.hpp"
 
 namespace fabricshm::torch_backend {
 namespace {
@@ -112,10 +113,41 @@ std::shared_ptr<JobArena> invite(const StorePtr& store, const std::string& key,
     }
 }
 
+[[noreturn]] void cannot_join(const std::string& why) {
+    throw std::runtime_error("fabricshm: cannot join the process group: " + why);
+}
+
+std::string died(int rank) {
+    return "rank " + std::to_string(rank) + " died";
+}
+
+// For every rank but rank 0: a value that rank 0 puts into the store, which often is in its own
+// process and ends with it.
+std::vector<std::uint8_t> word_of_rank_0(const StorePtr& store, const std::string& key,
+                                         Presence& presence, Clock::time_point deadline) {
+    bool is_dead = false;
+    std::string why = "no word of rank 0: ";
+    try {
+        const auto look = [&] {
+            // It may have said it and then ended.
+            is_dead = presence.has_ended(0) && !store->check({key});
+            if (is_dead) cannot_join(died(0));
+        };
+        if (await_keys(*store, {key}, deadline, look)) return store->get(key);
+        why = presence.has_come(0) ? why + "timeout passed" : "timeout passed; rank 0 has not come";
+    } catch (const std::exception& error) {
+        if (is_dead || presence.ends_soon(0)) cannot_join(died(0));
+        // Before it was known here which process rank 0 is.
+        why += "the store has failed, which ends with the process that has it (mostly rank 0): ";
+        why += error.what();
+    }
+    cannot_join(why);
+}
+
 // `is_apart`: its arena is another memory than that of rank 0.
-std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, int rank,
+std::shared_ptr<JobArena> accept(const std::vector<std::uint8_t>& inviting, int rank,
                                  Invitation& invitation, bool& is_apart) {
-    const auto read = decode_invitation(store->get(key));
+    const auto read = decode_invitation(inviting);
     TORCH_CHECK(read.has_value(),
                 "fabricshm: what rank 0 published is no invitation: have all ranks the same "
                 "version of fabricshm, and does nothing else write to the store's keys?");
@@ -138,8 +170,10 @@ std::shared_ptr<JobArena> accept(const StorePtr& store, const std::string& key, 
 // cannot come says why, and it is seen which ones have not come.
 class RollCall {
   public:
-    RollCall(StorePtr store, const std::string& key, int size, Clock::time_point deadline)
+    RollCall(StorePtr store, const std::string& key, int size, Clock::time_point deadline,
+             Presence& presence)
         : store_(std::move(store)),
+          presence_(presence),
           verdict_(key + "/verdict"),
           apart_(key + "/apart"),
           key_(key),
@@ -168,17 +202,14 @@ class RollCall {
         if (size_ == 1) return false;
         std::vector<std::string> all;
         for (int rank = 1; rank < size_; ++rank) all.push_back(place_of(rank));
-        auto pause = std::chrono::microseconds(200);
-        while (!store_->check(all)) {
-            if (store_->check({verdict_})) return hear();
-            if (Clock::now() >= deadline_) {
-                fail(missing());
-                return hear();
+        const auto look = [&] {
+            // One that can't come has said so there.
+            if (store_->check({verdict_})) (void)hear();
+            for (int rank = 1; rank < size_; ++rank) {
+                if (presence_.has_ended(rank)) give_up(died(rank));
             }
-            std::this_thread::sleep_for(pause);
-            // A rank that loads its libraries for seconds is not waited for by the microsecond.
-            pause = std::min(2 * pause, std::chrono::microseconds(20'000));
-        }
+        };
+        if (!await_keys(*store_, all, deadline_, look)) give_up(missing());
         const bool apart = store_->check({apart_});
         store_->set(verdict_, bytes_of(apart ? kApart : ""));
         return apart;
@@ -190,14 +221,7 @@ class RollCall {
         if (is_apart) store_->set(apart_, std::vector<std::uint8_t>());
         store_->set(place_of(rank), std::vector<std::uint8_t>());
         // Rank 0 says which ranks are missing, and may have begun to wait later than this one.
-        const auto limit = deadline_ + std::chrono::seconds(5) - Clock::now();
-        try {
-            store_->wait({verdict_}, std::chrono::ceil<std::chrono::milliseconds>(limit));
-        } catch (const std::exception& error) {
-            throw std::runtime_error(
-                std::string("fabricshm: cannot join the process group: no word of rank 0: ") +
-                error.what());
-        }
+        (void)word_of_rank_0(store_, verdict_, presence_, deadline_ + std::chrono::seconds(5));
         return hear();
     }
 
@@ -216,8 +240,15 @@ class RollCall {
             if (store_->check({place_of(rank)})) continue;
             ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
         }
-        return "fabricshm: cannot join the process group: timeout passed; of " +
-               std::to_string(size_) + " ranks these have not come: " + ranks;
+        return "timeout passed; of " + std::to_string(size_) +
+               " ranks these have not come: " + ranks;
+    }
+
+    // Rank 0, for all.
+    [[noreturn]] void give_up(const std::string& why) {
+        fail("fabricshm: cannot join the process group: " + why);
+        (void)hear();  // perhaps another one's reason, which was first
+        cannot_join(why);
     }
 
     bool hear() {
@@ -228,6 +259,7 @@ class RollCall {
     }
 
     StorePtr store_;
+    Presence& presence_;
     std::string verdict_;  // empty: all are there, in one memory; kApart; else why they cannot join
     std::string apart_;    // there: a rank has another memory than rank 0
     std::string key_;
@@ -243,24 +275,27 @@ std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
                                                              std::chrono::hours(24 * 365));
     const auto deadline = Clock::now() + limit;
     const std::string key = invitation_key(store, size);
+    Presence presence(store, key);
+    presence.announce(rank);
+    RollCall roll_call(store, key, size, deadline, presence);
     Invitation invitation;
-    if (rank == 0) {
-        auto arena = invite(store, key, invitation);
-        const bool apart = RollCall(store, key, size, deadline).lead();
-        return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size,
-                                              timeout, store, apart);
-    }
-    RollCall roll_call(store, key, size, deadline);
     std::shared_ptr<JobArena> arena;
-    bool is_apart = false;
-    try {
-        arena = accept(store, key, rank, invitation, is_apart);
-    } catch (const std::exception& error) {
-        // An error of rank 0 is known to all.
-        if (invitation.error.empty()) roll_call.fail_unless_over(error.what());
-        throw;
+    bool apart = false;
+    if (rank == 0) {
+        arena = invite(store, key, invitation);
+        apart = roll_call.lead();
+    } else {
+        bool is_apart = false;
+        const auto inviting = word_of_rank_0(store, key, presence, deadline);
+        try {
+            arena = accept(inviting, rank, invitation, is_apart);
+        } catch (const std::exception& error) {
+            // An error of rank 0 is known to all.
+            if (invitation.error.empty()) roll_call.fail_unless_over(error.what());
+            throw;
+        }
+        apart = roll_call.answer(rank, is_apart);
     }
-    const bool apart = roll_call.answer(rank, is_apart);
     return std::make_shared<Communicator>(std::move(arena), invitation.group, rank, size, timeout,
                                           store, apart);
 }

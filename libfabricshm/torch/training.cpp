@@ -18,10 +18,14 @@ const ProcessGroupFabricshm* ours(const GroupRef& group) {
     return dynamic_cast<const ProcessGroupFabricshm*>(group.get());
 }
 
-const Communicator& communicator_of(const GroupRef& group) {
-    const ProcessGroupFabricshm* found = ours(group);
+ProcessGroupFabricshm& own(const GroupRef& group) {
+    auto* found = dynamic_cast<ProcessGroupFabricshm*>(group.get());
     TORCH_CHECK_TYPE(found != nullptr, "this is no process group of fabricshm");
-    return found->communicator();
+    return *found;
+}
+
+const Communicator& communicator_of(const GroupRef& group) {
+    return own(group).communicator();
 }
 
 void step(const GroupRef& group, std::uint64_t samples, double loss, double gradient_norm,
@@ -52,6 +56,12 @@ py::object directives(const GroupRef& group) {
 
 void bind_training(py::module_& module) {
     module.def("is_ours", [](const GroupRef& group) { return ours(group) != nullptr; });
+    module.def(
+        "abort", [](const GroupRef& group) { own(group).abort(); },
+        py::call_guard<py::gil_scoped_release>());
+    module.def(
+        "shutdown", [](const GroupRef& group) { own(group).shutdown(); },
+        py::call_guard<py::gil_scoped_release>());
     module.def("step", &step, py::arg("group"), py::arg("samples"), py::arg("loss"),
                py::arg("gradient_norm"), py::arg("mean_gradient_norm"), py::arg("compute_ns"),
                py::arg("queue"));

@@ -70,7 +70,8 @@ typedef struct fabricshm_cuda_options {
  *
  * All fail when one does. EINVAL, ENOENT (the arena is not attached), EEXIST (it is joined),
  * EUNSUPPORTED: too many ranks. ENOMEM: in the arena or on the device. EMISMATCH: the ranks have
- * other options. EPEER, ETIMEOUT as of fabricshm_run(). EINVAL also while a stream is captured,
+ * other options. EPEER, ETIMEOUT as of fabricshm_run(); also EBROKEN names the rank that did not
+ * come, when another rank's wait for it ended first. EINVAL also while a stream is captured,
  * whose capture is then broken. */
 FABRICSHM_API int fabricshm_cuda_join(fabricshm_group* group,
                                       const fabricshm_cuda_options* options);

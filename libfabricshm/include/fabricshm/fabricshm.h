@@ -367,8 +367,8 @@ FABRICSHM_API int fabricshm_tensor_free(fabricshm_arena* arena, const fabricshm_
 #define FABRICSHM_ANY_RANK (-1)
 
 /* Joins group `name` of `world` ranks as `rank` (or FABRICSHM_ANY_RANK: the daemon assigns one) and
- * waits until all are there: ETIMEOUT otherwise. EEXIST: the rank is taken or the group is
- * complete. EINVAL: another rank gave another world size. */
+ * waits until all are there: ETIMEOUT otherwise, whose text has the ranks that are not. EEXIST: the
+ * rank is taken or the group is complete. EINVAL: another rank gave another world size. */
 FABRICSHM_API int fabricshm_group_join(fabricshm_arena* arena, const char* name, int rank,
                                        int world, int64_t timeout_ms, fabricshm_group** group);
 /* Gathers `bytes` bytes of each rank into `all`, which has world times as many, in rank order: 0,
@@ -419,6 +419,12 @@ FABRICSHM_API int fabricshm_group_host_lost(fabricshm_group* group, int host);
  * their last operation, and complete it; one that needs this rank for more gets EPEER with its
  * number at once. */
 FABRICSHM_API void fabricshm_group_leave(fabricshm_group* group);
+
+/* This rank gives the group up: its operations, those that run, those that were started and later
+ * ones, end with EPEER or EBROKEN, and on all other ranks those that need it, with EPEER and its
+ * number. The group is still to be left. Thread-safe, also while an operation runs; waits for
+ * nothing. Operations on streams: fabricshm_cuda_abort(). */
+FABRICSHM_API int fabricshm_group_abort(fabricshm_group* group);
 
 FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);
 FABRICSHM_API int fabricshm_group_world(const fabricshm_group* group);
@@ -544,12 +550,13 @@ typedef struct fabricshm_call {
 } fabricshm_call;
 
 /* Runs the operation and returns when this rank's buffers may be used again.
- * EPEER: a rank died, or left the group before it did its part. ETIMEOUT. EMISMATCH. EBROKEN: it
- * failed before. EPOISONED: the hardware lost a page of a buffer or of the group's own memory.
- * After any of these five from a collective the group is broken, the output is undefined, and so is
- * the other ranks'; peers may still store into this rank's output (never into anything else): do
- * not use it before fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input
- * may be written at once: no peer takes for a result what it reads of it now.
+ * EPEER: a rank died, or left the group before it did its part. ETIMEOUT: in a collective
+ * fabricshm_error_rank() did not come. EMISMATCH. EBROKEN: it failed before. EPOISONED: the
+ * hardware lost a page of a buffer or of the group's own memory. After any of these five from a
+ * collective the group is broken, the output is undefined, and so is the other ranks'; peers may
+ * still store into this rank's output (never into anything else): do not use it before
+ * fabricshm_group_quiesce() or fabricshm_group_shrink() returned OK. The input may be written at
+ * once: no peer takes for a result what it reads of it now.
  *
  * SEND returns when the buffer may be used again. To each peer there is room for at least 16
  * messages of up to 4 KiB, or 64 KiB in larger ones, that the receiver has not asked for yet; when

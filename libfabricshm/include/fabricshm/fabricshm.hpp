@@ -300,6 +300,10 @@ class Group {
         return detail::status_of(fabricshm_group_quiesce(handle_.get(), timeout_ms));
     }
 
+    /// Gives the group up: ends what this rank waits for, and what the others need it for.
+    /// Thread-safe.
+    Status abort() { return detail::status_of(fabricshm_group_abort(handle_.get())); }
+
     /// After a failure: a new group of those that live and ask too. This one stays broken.
     Expected<Group> shrink(std::int64_t timeout_ms = FABRICSHM_TIMEOUT_DEFAULT) {
         fabricshm_group* survivors = nullptr;

@@ -208,6 +208,22 @@ int outlive_mixed(const std::string& socket, int rank, bool is_cpu, Gate& joined
     return code == FABRICSHM_EPEER && fabricshm_error_rank() == 1 ? 0 : failed(5);
 }
 
+// Ranks on CPUs, which need no kernels: rank 1 is in the group and does not come to the join.
+int join_without_one(const std::string& socket, int rank, Gate& ended) {
+    const Job job(socket, kJobBytes);
+    if (!job.ok) return 1;
+    fabricshm_group* group = join(job, rank, 3);
+    if (group == nullptr) return 2;
+    if (rank == 1) return ended.wait() ? 0 : 3;
+    const fabricshm_cuda_options options = {sizeof options, mock_gpu::kJobStageBytes, 300};
+    const int code = fabricshm_cuda_join_cpu(group, &options);
+    // The one whose time is over first ends the wait of the other.
+    if (code != FABRICSHM_ETIMEOUT && code != FABRICSHM_EBROKEN) return failed(4);
+    const bool is_named =
+        fabricshm_error_rank() == 1 && std::strstr(fabricshm_error_text(), "(rank 1)") != nullptr;
+    return is_named ? 0 : failed(5);
+}
+
 }  // namespace
 
 TEST_SUITE("multiproc.client.cuda") {
@@ -232,6 +248,18 @@ TEST_SUITE("multiproc.client.cuda") {
         killed.open();
         const int code = survivor.wait();
         CHECK((code == 0 || code == kNoKernels));
+    }
+
+    TEST_CASE("a rank that does not come to the join is named by all that do") {
+        const Daemon daemon;
+        Gate ended;
+        Child absent([&] { return join_without_one(daemon.socket(), 1, ended); });
+        const auto codes = run_children(2, [&](int child) -> int {
+            return join_without_one(daemon.socket(), 2 * child, ended);
+        });
+        CHECK(codes == std::vector<int>(2, 0));
+        ended.open();
+        CHECK(absent.wait() == 0);
     }
 
     TEST_CASE("processes without a driver take part, and all types have the same bits") {

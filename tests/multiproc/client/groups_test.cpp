@@ -81,6 +81,7 @@ TEST_SUITE("multiproc.client.groups") {
             const int code = fabricshm_group_join(job.arena, "lonely", 0, 3, 50, &group);
             if (code != FABRICSHM_ETIMEOUT || group != nullptr) return failed(2);
             if (!text_has("'lonely'") || !text_has("3")) return failed(3);
+            if (!text_has("of 3 ranks these are not there: 1, 2")) return failed(5);
             // The place is free again.
             return join(job, "lonely", 0, 1) != nullptr ? 0 : 4;
         });
@@ -334,6 +335,46 @@ TEST_SUITE("multiproc.client.groups") {
         for (int rank = 0; rank < kWorld; ++rank) {
             if (rank != kVictim) CHECK(children[static_cast<std::size_t>(rank)].wait() == 0);
         }
+    }
+
+    TEST_CASE("a rank that aborts its group ends what it waits for itself, and its peers' waits") {
+        const Daemon daemon;
+        Gate begun;
+        const auto codes = run_children(3, [&](int rank) -> int {
+            const Job job(daemon.socket(), kArenaBytes);
+            fabricshm_group* group = join(job, "trio", rank, 3);
+            if (!job.ok || group == nullptr) return 1;
+            float value = 1;
+            auto sum = fabricshm_call_make(FABRICSHM_ALLREDUCE, FABRICSHM_F32, FABRICSHM_SUM,
+                                           &value, &value, 1);
+            auto message = fabricshm_call_make(FABRICSHM_RECV, FABRICSHM_F32, FABRICSHM_SUM,
+                                               nullptr, &value, 1);
+            message.peer = 2;
+            fabricshm_request* requests[2] = {};
+            if (rank == 1) {
+                // What it waits for, neither of which comes: a sum and a message.
+                if (fabricshm_start(group, &sum, &requests[0]) != 0) return failed(2);
+                if (fabricshm_start(group, &message, &requests[1]) != 0) return failed(3);
+                if (!begun.wait()) return 4;
+                if (fabricshm_group_abort(group) != 0) return failed(5);
+                for (fabricshm_request* request : requests) {
+                    if (fabricshm_wait(request) != FABRICSHM_EPEER) return failed(6);
+                    if (fabricshm_error_rank() != 1) return failed(7);
+                }
+                if (fabricshm_group_abort(group) != 0) return failed(8);  // again
+            } else {
+                message.peer = 1;
+                if (rank == 0) begun.open();
+                const int code = fabricshm_run(group, rank == 0 ? &sum : &message);
+                if (code != FABRICSHM_EPEER || fabricshm_error_rank() != 1) return failed(9);
+            }
+            const int code = fabricshm_barrier(group);
+            if (code != FABRICSHM_EPEER && code != FABRICSHM_EBROKEN) return failed(11);
+            fabricshm_group_leave(group);
+            return 0;
+        });
+        CHECK(codes == std::vector<int>(3, 0));
+        CHECK(fabricshm_group_abort(nullptr) == FABRICSHM_EINVAL);
     }
 
     TEST_CASE("started operations complete, call back and keep their order") {

@@ -15,7 +15,7 @@ def load(path):
     # Torch asks here before it uses a device.
     torch.cuda._lazy_init = lambda: None
     torch._C._cuda_getCurrentRawStream = module.raw_stream
-    torch._C._cuda_isCurrentStreamCapturing = lambda: False
+    torch._C._cuda_isCurrentStreamCapturing = module.is_capturing
     return module
 
 

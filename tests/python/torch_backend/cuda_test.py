@@ -294,6 +294,46 @@ def in_the_order_of_streams(rank, world):
 
 
 @in_group
+def captured(rank, world):
+    """Nothing is done while it is captured, nor called that breaks the capture; all is done at each launch."""
+    dist.all_reduce(torch.ones(1).cuda())  # the ranks have joined
+    total = sum(range(1, world + 1))
+    value = torch.full((5000,), float(rank + 1)).cuda()
+    other = torch.full((30,), float(rank)).cuda()
+    whole, part = torch.zeros(world * 30).cuda(), torch.zeros(2).cuda()
+    parts = torch.arange(2.0 * world).cuda()
+    before = dist.all_reduce(torch.ones(7).cuda(), async_op=True)  # on the stream still, for all that is known
+    gpu.use_stream(0)
+    gpu.begin_capture()
+    works = [dist.all_reduce(value, async_op=True)]
+    works.append(dist.all_reduce(other, dist.ReduceOp.MAX, async_op=True))
+    for work in works:
+        work.wait()
+    works.append(dist._all_gather_base(whole, other, async_op=True))
+    works[-1].wait()
+    dist._reduce_scatter_base(part, parts)
+    dist.broadcast(other, 0)
+    dist.barrier()  # in the graph: the host does not wait
+    works[0].wait(timedelta(seconds=60))
+    text = raises("captured", works[0].is_completed)
+    assert "launch" in text, text
+    broken = gpu.end_capture()
+    assert not broken, broken
+    assert gpu.peek(value) == rank + 1 and gpu.peek(other) == rank, "it was done when it was captured"
+    before.wait()
+    for launch in range(3):
+        gpu.launch_graph()
+        gpu.synchronize()
+        same(value, [total * world ** launch] * 5000, f"all_reduce, launch {launch}")
+        same(other, [world - 1] * 30, "all_reduce MAX")
+        same(whole, [world - 1] * (30 * world), "all_gather_base")
+        same(part, [world * (2 * rank), world * (2 * rank + 1)], "reduce_scatter_base")
+    gpu.use_default_stream()
+    dist.all_reduce(value)
+    same(value, [total * world ** 3] * 5000, "after the graph")
+
+
+@in_group
 def barriers(rank, world):
     """A barrier waits for what the ranks have put on their streams."""
     value = torch.zeros(10).cuda()
@@ -403,6 +443,37 @@ def late(rank, world, path):
         text = raises("", lambda: dist.barrier())
         store.set("heard", "")
         return text
+
+
+def aborted(rank, world, path):
+    """A rank that waits in vain for the other one gives the group up."""
+    import fabricshm.torch as fabric
+
+    with fabric_test.process_group("fabricshm", path, rank, world):
+        dist.all_reduce(torch.ones(3).cuda())
+        store = dist.distributed_c10d._get_default_store()
+        value = torch.ones(3).cuda()
+        if rank == 1:
+            store.wait(["aborted"], timedelta(seconds=60))
+            return [raises("", lambda: [dist.all_reduce(value) for _ in range(2)] and dist.barrier())]
+        work = dist.all_reduce(value, async_op=True)
+        fabric.abort()
+        store.set("aborted", "")
+        gpu.synchronize()  # what waited on the stream has ended
+        return [raises("", work.wait), raises("", lambda: dist.all_reduce(value)), raises("", dist.barrier)]
+
+
+def shut_down(rank, world, path):
+    import fabricshm.torch as fabric
+
+    with fabric_test.process_group("fabricshm", path, rank, world):
+        value = torch.full((4000,), float(rank)).cuda()
+        dist.all_reduce(value)
+        work = dist.all_reduce(value, async_op=True)
+        fabric.shutdown()
+        assert work.is_completed() and work.is_success() and work.wait()
+        same(value, [world * sum(range(world))] * 4000, "after the shutdown")
+        return raises("", lambda: dist.all_reduce(value))
 
 
 def on_two_hosts(rank, world, path, sockets):
@@ -529,6 +600,10 @@ class Order(unittest.TestCase):
         for world in (1, 2, 3):
             fabric_test.run_ranks(in_the_order_of_streams, world, fabric_test.store_path())
 
+    def test_a_graph_is_captured_from_the_current_stream_and_launched(self):
+        for world in (1, 2, 3):
+            fabric_test.run_ranks(captured, world, fabric_test.store_path())
+
     def test_a_barrier_waits_for_streams(self):
         fabric_test.run_ranks(barriers, 2, fabric_test.store_path())
 
@@ -537,6 +612,16 @@ class Order(unittest.TestCase):
 
 
 class Failures(unittest.TestCase):
+    def test_an_abort_ends_what_is_on_the_stream_and_is_named(self):
+        own, peer = fabric_test.run_ranks(aborted, 2, fabric_test.store_path())
+        for text in own:
+            self.assertIn("this rank has aborted the process group", text)
+        self.assertIn("rank 0 died or left the process group", peer[0])
+
+    def test_a_shutdown_waits_for_the_stream(self):
+        for text in fabric_test.run_ranks(shut_down, 2, fabric_test.store_path()):
+            self.assertIn("this rank has shut down the process group", text)
+
     def test_what_cannot_be_done_is_refused_in_a_line(self):
         fabric_test.run_ranks(refusals, 2, fabric_test.store_path())
 

@@ -138,6 +138,25 @@ def bereaved(rank, world, path, sockets):
     return "no error"
 
 
+def aborted(rank, world, path, sockets):
+    """What all hear when the last rank aborts instead of coming to a sum."""
+    import fabricshm.torch as fabric
+
+    with group_of(rank, world, path, sockets, timeout=60):
+        value = torch.ones(10_000)
+        try:
+            dist.all_reduce(value)  # which another rank may still be in when one aborts
+            if rank == world - 1:
+                work = dist.irecv(torch.ones(3), 0)
+                fabric.abort()
+                work.wait()
+            for _ in range(1000):
+                dist.all_reduce(value)
+        except RuntimeError as error:
+            return str(error)
+    return "no error"
+
+
 def refused(rank, world, path, sockets):
     try:
         with group_of(rank, world, path, sockets, trusted="10.255.255.0/30", timeout=60):
@@ -184,6 +203,12 @@ class Hosts(unittest.TestCase):
         texts = ranks.results(dead={3})
         for text in texts[:3]:
             self.assertIn("rank 3", text)
+
+    def test_all_hosts_hear_which_rank_aborted(self):
+        texts = fabric_test.run_ranks(aborted, 4, fabric_test.store_path(), self.sockets)
+        for text in texts[:3]:
+            self.assertIn("rank 3", text)
+        self.assertIn("this rank has aborted the process group", texts[3])
 
     def test_a_network_that_this_host_has_no_part_of_is_named(self):
         for text in fabric_test.run_ranks(refused, 2, fabric_test.store_path(), self.sockets):

@@ -2,10 +2,13 @@
 
 import ctypes
 import os
+import signal
+import socket
 import sys
 import tempfile
 import time
 import unittest
+from datetime import timedelta
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "support"))
 import fabric_test  # noqa: E402
@@ -34,6 +37,21 @@ def joined(rank, world, path, sockets, come):
             return took, ""
     except RuntimeError as error:
         return time.monotonic() - before, str(error)
+
+
+def killed_on_the_way(rank, world, init_method, sockets, timeout):
+    """(seconds, what went wrong): of these ranks one waits for a daemon that does not answer, and is killed."""
+    import fabricshm.torch as fabric
+
+    os.environ["FABRIC_SOCKET"] = sockets[rank]
+    fabric._load()
+    before = time.monotonic()
+    try:
+        dist.init_process_group("fabricshm", init_method=init_method, rank=rank, world_size=world,
+                                timeout=timedelta(seconds=timeout))
+    except RuntimeError as error:
+        return time.monotonic() - before, str(error)
+    return time.monotonic() - before, "no error"
 
 
 CLONE_NEWNS, CLONE_NEWUSER, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 0x10000000, 0x1000, 0x4000, 0x40000
@@ -119,6 +137,50 @@ class Joining(unittest.TestCase):
         results = fabric_test.run_ranks(joined, 4, fabric_test.store_path(), sockets, {0, 2})
         for _, text in (results[0], results[2]):
             self.assertIn("of 4 ranks these have not come: 1, 3", text)
+
+
+class Deaths(unittest.TestCase):
+    """A rank is killed during init_process_group, after it has met the others in the store."""
+
+    TIMEOUT = 600
+
+    def kill(self, victim, world, init_method, or_text="no other text"):
+        with tempfile.TemporaryDirectory(prefix="fabric-silent-") as folder:
+            silent = os.path.join(folder, "socket")
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                listener.bind(silent)
+                listener.listen()
+                sockets = [silent if rank == victim else os.environ["FABRIC_SOCKET"] for rank in range(world)]
+                ranks = fabric_test.Ranks(killed_on_the_way, world, init_method, sockets, self.TIMEOUT)
+                connection = listener.accept()[0]  # it is there, and goes no further
+                os.kill(ranks.pids[victim], signal.SIGKILL)
+                results = ranks.results(dead=(victim,))
+                connection.close()
+        for rank, result in enumerate(results):
+            if rank == victim:
+                continue
+            begin = "fabricshm: cannot join the process group: "
+            self.assertTrue(begin + f"rank {victim} died" in result[1] or begin + or_text in result[1], result[1])
+            self.assertLess(result[0], fabric_test.DEADLINE)
+
+    def test_a_rank_that_is_killed_is_named_to_all_at_once(self):
+        self.kill(1, 3, f"file://{fabric_test.store_path()}")
+
+    def test_rank_0_that_is_killed_is_named_to_all_at_once(self):
+        self.kill(0, 3, f"file://{fabric_test.store_path()}")
+
+    def test_rank_0_that_takes_the_store_along_is_named_all_the_same(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        # It may be gone before the others have read which process rank 0 is.
+        self.kill(0, 3, f"tcp://127.0.0.1:{port}?use_libuv=0", "no word of rank 0: the store has failed")
+
+    def test_rank_0_that_does_not_come_is_named(self):
+        sockets = [os.environ["FABRIC_SOCKET"]] * 3
+        results = fabric_test.run_ranks(joined, 3, fabric_test.store_path(), sockets, {1, 2})
+        for _, text in results[1:]:
+            self.assertIn("timeout passed; rank 0 has not come", text)
 
 
 class Differences(unittest.TestCase):

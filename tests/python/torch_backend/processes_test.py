@@ -47,6 +47,18 @@ futures[3].wait()
 """
 
 
+# A message that does not come, and a sum that is not waited for.
+ENDS_WITH_WORK = """
+import torch, torch.distributed as dist
+import fabricshm
+dist.init_process_group("fabricshm")
+waiting = dist.irecv(torch.ones(3), 1 - dist.get_rank())
+summing = dist.all_reduce(torch.ones(100_000), async_op=True)
+"""
+DESTROY = "dist.destroy_process_group()\n"
+ABORT = "import fabricshm.torch\ndist.barrier()\nfabricshm.torch.abort()\n"
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -89,6 +101,15 @@ class Endings(unittest.TestCase):
         for text in (ENDS_WITH_A_HOOK, ENDS_WITH_CALLBACKS):
             with self.subTest(text):
                 self.assertEqual(run_program(text, world=2), [(0, "")] * 2)
+
+    def test_a_program_may_end_with_work_outstanding(self):
+        for end in ("", DESTROY):
+            with self.subTest(end):
+                self.assertEqual(run_program(ENDS_WITH_WORK + end, world=2), [(0, "")] * 2)
+        # The other rank's last barrier may be what the abort ends.
+        for _, output in run_program(ENDS_WITH_WORK + ABORT + DESTROY, world=2):
+            if output:
+                self.assertIn("died or left the process group", output)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,10 @@ Driver load() {
     find(library, "cuEventQuery", made.event_query);
     find(library, "cuStreamWaitEvent", made.event_block);
     find(library, "cuEventDestroy_v2", made.event_destroy);
+    find(library, "cuStreamBeginCapture_v2", made.capture_begin);
+    find(library, "cuStreamEndCapture", made.capture_end);
+    find(library, "cuGraphInstantiateWithFlags", made.instantiate);
+    find(library, "cuGraphLaunch", made.graph_launch);
     find(library, "cuLaunchHostFunc", made.launch_host);
     return made;
 }

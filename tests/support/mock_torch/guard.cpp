@@ -72,21 +72,26 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
                 const c10::EventFlag) const override {
         if (*event == nullptr) driver().event_create(event, 0);
+        if (record_captured(*event, handle_of(stream))) return;
         driver().event_record(*event, handle_of(stream));
     }
     void block(void* event, const c10::Stream& stream) const override {
-        if (event != nullptr) driver().event_block(handle_of(stream), event, 0);
+        if (event == nullptr || block_captured(event, handle_of(stream))) return;
+        driver().event_block(handle_of(stream), event, 0);
     }
     bool queryEvent(void* event) const override {
+        note_unsafe("an event was asked for");
         return event == nullptr || driver().event_query(event) == 0;
     }
     void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
         if (event != nullptr) driver().event_destroy(event);
     }
     bool queryStream(const c10::Stream& stream) const override {
+        note_unsafe("a stream was asked for");
         return driver().stream_query(handle_of(stream)) == 0;
     }
     void synchronizeStream(const c10::Stream& stream) const override {
+        note_unsafe("a stream was waited for");
         driver().stream_wait(handle_of(stream));
     }
 };

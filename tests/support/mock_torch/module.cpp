@@ -52,6 +52,11 @@ PYBIND11_MODULE(mock_torch, module) {
         const auto* guard = c10::impl::getDeviceGuardImpl(c10::kCUDA);
         guard->exchangeStream(guard->getDefaultStream(guard->getDevice()));
     });
+    module.def("is_capturing",
+               [] { return mock_torch::is_captured(mock_torch::current_stream()); });
+    module.def("begin_capture", &mock_torch::begin_capture);
+    module.def("end_capture", &mock_torch::end_capture);
+    module.def("launch_graph", &mock_torch::launch_graph);
     module.def("close_gate", [] { g_open = false; });
     module.def("open_gate", [] {
         g_open = true;

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <string>
 
+#include "libfabricshm/base/late_rank.hpp"
 #include "tests/support/aborts.hpp"
 
 using fabricshm::Errc;
@@ -56,6 +57,18 @@ TEST_SUITE("base.result") {
         CHECK(fabricshm::describe({Errc::kSystem, EIO, "read"}).find("Input/output") !=
               std::string::npos);
         CHECK(std::string(fabricshm::name_of(Errc::kInternal)) == "kInternal");
+    }
+
+    TEST_CASE("only an error of a wait for a peer names the rank that did not come") {
+        using fabricshm::late_rank_of;
+        const Error waited{Errc::kTimeout, 2, fabricshm::kPeerWaitStep};
+        const Error was_ended{Errc::kBroken, 0, fabricshm::kPeerLateStep};
+        CHECK(late_rank_of(waited) == 2);
+        CHECK(late_rank_of(was_ended) == 0);
+        CHECK(late_rank_of({Errc::kTimeout, 2, "wait for a message"}) == -1);
+        CHECK(late_rank_of({Errc::kBroken, 2, "collective"}) == -1);
+        CHECK(fabricshm::describe(was_ended) ==
+              "a rank did not come in time: the group failed earlier (rank 0)");
     }
 
     TEST_CASE("the usual errno values become codes of their own") {

@@ -33,10 +33,12 @@ __all__ = [
     "Control",
     "Directives",
     "FabricSampler",
+    "abort",
     "arena_name",
     "in_arena",
     "is_registered",
     "share",
+    "shutdown",
     "use_arena_allocator",
 ]
 
@@ -147,6 +149,27 @@ def in_arena(tensor):
 def arena_name():
     """Name of the arena of the live process groups; empty when there are none."""
     return _load().arena_name()
+
+
+def abort(group=None):
+    """Ends `group` (None: the default one) at once: what is outstanding on this rank fails, what the others need
+    this rank for fails there with its number, and so does all that is called later. Waits for nothing, and may
+    be called by any thread; again it does nothing. Torch from 2.6 on calls it `group.abort()`, too."""
+    _end("abort", group)
+
+
+def shutdown(group=None):
+    """Waits until all that is outstanding in `group` (None: the default one) has ended, and leaves it. What is
+    called later fails. RuntimeError when the group's timeout passes first: what was outstanding has failed then.
+    Torch from 2.6 on calls it `group.shutdown()`, too."""
+    _end("shutdown", group)
+
+
+def _end(how, group):
+    from ._session import unwrapped
+
+    group = dist.distributed_c10d._get_default_group() if group is None else group
+    getattr(_load(), how)(unwrapped(group))
 
 
 def _keep_buckets_in_arena():

@@ -42,7 +42,7 @@ class GroupSession:
         self._backend.step(self._group, **figures)
 
 
-def _unwrapped(group):
+def unwrapped(group):
     """The backend's own object: 2.x has one per kind of device, TORCH_DISTRIBUTED_DEBUG wraps it."""
     if hasattr(group, "_get_backend"):
         group = group._get_backend(torch.device("cpu"))
@@ -63,5 +63,5 @@ def open_session(group=None):
         return NoSession()
     from . import _backend
 
-    group = _unwrapped(group)
+    group = unwrapped(group)
     return GroupSession(_backend, group) if _backend.is_ours(group) else NoSession()
