@@ -217,6 +217,14 @@ std::string read_copies(const toml::node& value, PeersSpec& peers) {
     return "";
 }
 
+std::string read_head_start(const toml::node& value, PeersSpec& peers) {
+    const auto* text = value.as_string();
+    const auto time = fabricshm::parse_duration(text != nullptr ? text->get() : "");
+    if (!time.ok() || *time > std::chrono::minutes(1)) return "a time as \"50ms\", 0s to 1min";
+    peers.head_start = *time;
+    return "";
+}
+
 // "host:port", or "host:port pool=NAME".
 bool parse_member(const std::string& text, PeerSpec& member) {
     constexpr std::string_view kPool = " pool=";
@@ -251,6 +259,7 @@ constexpr SectionKey<PeersSpec> kPeersKeys[] = {{"listen", read_address<&PeersSp
                                                 {"self", read_address<&PeersSpec::self>},
                                                 {"members", read_members},
                                                 {"copies", read_copies},
+                                                {"head_start", read_head_start},
                                                 {"authority", read_pem<&PeersSpec::authority>},
                                                 {"certificate", read_pem<&PeersSpec::certificate>},
                                                 {"key", read_pem<&PeersSpec::key>}};

@@ -61,6 +61,7 @@ struct PeersSpec {
     std::string self;    // its address among the members; "": listen
     std::vector<PeerSpec> members;
     unsigned copies = 2;
+    fabricshm::Duration head_start = std::chrono::milliseconds(50);  // before the silo is asked
     // PEM files; all three or none. Without them listen is a loopback address.
     std::string authority;
     std::string certificate;

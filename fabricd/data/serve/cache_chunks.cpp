@@ -72,6 +72,7 @@ Result<std::unique_ptr<Silo>> with_peers(const PeersSpec& peers, const SiloSpec&
     options.members = members_of(peers);
     options.self = peers.self;
     options.copies = peers.copies;
+    options.head_start = std::chrono::duration_cast<std::chrono::milliseconds>(peers.head_start);
     options.trust = trust_of(peers);
     FABRIC_TRY(auto opened, PeerSilo::open(options, std::move(silo)));
     return std::unique_ptr<Silo>(std::move(opened));

@@ -128,6 +128,7 @@ TEST_SUITE("fabricd.data_file") {
         REQUIRE_FALSE(parse_data_file(
             std::string(kImages) + "[peers]\nlisten = \"10.0.0.1:7411\"\nself = \"a:7411\"\n"
                                    "members = [\"a:7411\", \"b:7411 pool=rack\"]\ncopies = 3\n"
+                                   "head_start = \"1.5s\"\n"
                                    "authority = \"/ca\"\ncertificate = \"/c\"\nkey = \"/k\"\n",
             "d.toml", spec));
         CHECK(spec.peers.listen == "10.0.0.1:7411");
@@ -137,6 +138,7 @@ TEST_SUITE("fabricd.data_file") {
         CHECK(spec.peers.members[1].address == "b:7411");
         CHECK(spec.peers.members[1].pool == "rack");
         CHECK(spec.peers.copies == 3);
+        CHECK(spec.peers.head_start == std::chrono::milliseconds(1500));
         CHECK(spec.peers.key == "/k");
         REQUIRE_FALSE(parse_data_file(std::string(kImages) +
                                           "[peers]\nlisten = \"127.0.0.1:7411\"\n"
@@ -144,6 +146,7 @@ TEST_SUITE("fabricd.data_file") {
                                       "d.toml", spec));
         CHECK(spec.peers.self == "127.0.0.1:7411");
         CHECK(spec.peers.copies == 2);
+        CHECK(spec.peers.head_start == std::chrono::milliseconds(50));
     }
 
     TEST_CASE("a mistake in the peers is named with its line") {
@@ -159,6 +162,12 @@ TEST_SUITE("fabricd.data_file") {
             {"members = [\"a:1 pool=\"]\n", "2: " + wanted_members},
             {"members = [\"http://a:1\"]\n", "2: " + wanted_members},
             {"members = [\"127.0.0.1:1\"]\ncopies = 0\n", "3: copies takes a number from 1 to 16"},
+            {"members = [\"127.0.0.1:1\"]\nhead_start = \"61s\"\n",
+             "3: head_start takes a time as \"50ms\", 0s to 1min"},
+            {"members = [\"127.0.0.1:1\"]\nhead_start = \"-1s\"\n",
+             "3: head_start takes a time as \"50ms\", 0s to 1min"},
+            {"members = [\"127.0.0.1:1\"]\nhead_start = 50\n",
+             "3: head_start takes a time as \"50ms\", 0s to 1min"},
             {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1\"\n",
              "3: listen takes a host and a port, as \"10.0.0.1:7411\""},
             {"members = [\"127.0.0.1:1\"]\nlisten = \"127.0.0.1:2\"\n",
