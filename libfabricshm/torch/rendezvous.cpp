@@ -121,6 +121,13 @@ std::string died(int rank) {
     return "rank " + std::to_string(rank) + " died";
 }
 
+// Its first line: some versions of PyTorch put the C++ stack behind it.
+std::string store_failure(const std::exception& error) {
+    const std::string text = error.what();
+    return "the store has failed, which ends with the process that has it (mostly rank 0): " +
+           text.substr(0, text.find('\n'));
+}
+
 // For every rank but rank 0: a value that rank 0 puts into the store, which often is in its own
 // process and ends with it.
 std::vector<std::uint8_t> word_of_rank_0(const StorePtr& store, const std::string& key,
@@ -138,8 +145,7 @@ std::vector<std::uint8_t> word_of_rank_0(const StorePtr& store, const std::strin
     } catch (const std::exception& error) {
         if (is_dead || presence.ends_soon(0)) cannot_join(died(0));
         // Before it was known here which process rank 0 is.
-        why += "the store has failed, which ends with the process that has it (mostly rank 0): ";
-        why += error.what();
+        why += store_failure(error);
     }
     cannot_join(why);
 }
@@ -217,9 +223,15 @@ class RollCall {
 
     /// Any other rank: is there, and waits for the word of rank 0, which it returns as lead() does.
     bool answer(int rank, bool is_apart) {
-        // Before it is there: rank 0 looks when all are.
-        if (is_apart) store_->set(apart_, std::vector<std::uint8_t>());
-        store_->set(place_of(rank), std::vector<std::uint8_t>());
+        std::string why;
+        try {
+            // Before it is there: rank 0 looks when all are.
+            if (is_apart) store_->set(apart_, std::vector<std::uint8_t>());
+            store_->set(place_of(rank), std::vector<std::uint8_t>());
+        } catch (const std::exception& error) {
+            why = presence_.ends_soon(0) ? died(0) : store_failure(error);
+        }
+        if (!why.empty()) cannot_join(why);
         // Rank 0 says which ranks are missing, and may have begun to wait later than this one.
         (void)word_of_rank_0(store_, verdict_, presence_, deadline_ + std::chrono::seconds(5));
         return hear();
@@ -267,6 +279,19 @@ class RollCall {
     Clock::time_point deadline_;
 };
 
+// The group's key in the store, where this rank says that it is there.
+std::string come_to(const StorePtr& store, int size, int rank) {
+    std::string why;
+    try {
+        const std::string key = invitation_key(store, size);
+        Presence(store, key).announce(rank);
+        return key;
+    } catch (const std::exception& error) {
+        why = store_failure(error);
+    }
+    cannot_join(why);
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
@@ -274,9 +299,8 @@ std::shared_ptr<Communicator> meet(const StorePtr& store, int rank, int size,
     const auto limit = std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0),
                                                              std::chrono::hours(24 * 365));
     const auto deadline = Clock::now() + limit;
-    const std::string key = invitation_key(store, size);
+    const std::string key = come_to(store, size, rank);
     Presence presence(store, key);
-    presence.announce(rank);
     RollCall roll_call(store, key, size, deadline, presence);
     Invitation invitation;
     std::shared_ptr<JobArena> arena;

@@ -39,15 +39,25 @@ def joined(rank, world, path, sockets, come):
         return time.monotonic() - before, str(error)
 
 
-def killed_on_the_way(rank, world, init_method, sockets, timeout):
+def file_store(path, world, _rank):
+    return dist.FileStore(path, world)
+
+
+def tcp_store(port, world, rank):
+    return dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=60))
+
+
+def killed_on_the_way(rank, world, make_store, place, sockets, timeout, ready):
     """(seconds, what went wrong): of these ranks one waits for a daemon that does not answer, and is killed."""
     import fabricshm.torch as fabric
 
     os.environ["FABRIC_SOCKET"] = sockets[rank]
     fabric._load()
+    store = make_store(place, world, rank)
+    os.write(ready, b"x")  # from here on it is ours
     before = time.monotonic()
     try:
-        dist.init_process_group("fabricshm", init_method=init_method, rank=rank, world_size=world,
+        dist.init_process_group("fabricshm", store=store, rank=rank, world_size=world,
                                 timeout=timedelta(seconds=timeout))
     except RuntimeError as error:
         return time.monotonic() - before, str(error)
@@ -144,14 +154,18 @@ class Deaths(unittest.TestCase):
 
     TIMEOUT = 600
 
-    def kill(self, victim, world, init_method, or_text="no other text"):
+    def kill(self, victim, world, make_store, place, or_text="no other text"):
         with tempfile.TemporaryDirectory(prefix="fabric-silent-") as folder:
             silent = os.path.join(folder, "socket")
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(silent)
                 listener.listen()
                 sockets = [silent if rank == victim else os.environ["FABRIC_SOCKET"] for rank in range(world)]
-                ranks = fabric_test.Ranks(killed_on_the_way, world, init_method, sockets, self.TIMEOUT)
+                ready, opener = os.pipe()
+                ranks = fabric_test.Ranks(
+                    killed_on_the_way, world, make_store, place, sockets, self.TIMEOUT, opener)
+                for _ in range(world):
+                    os.read(ready, 1)
                 connection = listener.accept()[0]  # it is there, and goes no further
                 os.kill(ranks.pids[victim], signal.SIGKILL)
                 results = ranks.results(dead=(victim,))
@@ -160,21 +174,21 @@ class Deaths(unittest.TestCase):
             if rank == victim:
                 continue
             begin = "fabricshm: cannot join the process group: "
-            self.assertTrue(begin + f"rank {victim} died" in result[1] or begin + or_text in result[1], result[1])
+            self.assertTrue(begin + f"rank {victim} died" in result[1] or result[1].startswith(begin) and or_text in result[1], result[1])
             self.assertLess(result[0], fabric_test.DEADLINE)
 
     def test_a_rank_that_is_killed_is_named_to_all_at_once(self):
-        self.kill(1, 3, f"file://{fabric_test.store_path()}")
+        self.kill(1, 3, file_store, fabric_test.store_path())
 
     def test_rank_0_that_is_killed_is_named_to_all_at_once(self):
-        self.kill(0, 3, f"file://{fabric_test.store_path()}")
+        self.kill(0, 3, file_store, fabric_test.store_path())
 
     def test_rank_0_that_takes_the_store_along_is_named_all_the_same(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         # It may be gone before the others have read which process rank 0 is.
-        self.kill(0, 3, f"tcp://127.0.0.1:{port}?use_libuv=0", "no word of rank 0: the store has failed")
+        self.kill(0, 3, tcp_store, port, "the store has failed")
 
     def test_rank_0_that_does_not_come_is_named(self):
         sockets = [os.environ["FABRIC_SOCKET"]] * 3
