@@ -24,6 +24,8 @@ constexpr Bytes kLengthBytes = sizeof(std::uint64_t);
 // A wait polls so long before it sleeps in the transport: about what a message takes to come.
 constexpr Duration kLinkPolling = std::chrono::microseconds(200);
 constexpr int kSliceMs = 5;
+// Of a wait, before it looks at the time.
+constexpr int kQuickTurns = 4;
 // While something comes in every turn, only every so many look at the time.
 constexpr int kTurnsPerLook = 64;
 // Naps outside of the transport, which one thread has at a time, and for how long they are short.
@@ -374,16 +376,17 @@ void Links::ping(int peer) noexcept {
     if (!it.leaving) lose(peer, is_gone);
 }
 
-// `since`: the beginning of the wait.
-Result<void> Links::reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint deadline,
-                                   const char* step) {
+// `since`: the beginning of the wait. `listened`: before the last look for what has come.
+Result<void> Links::reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint listened,
+                                   TimePoint deadline, const char* step) {
     if (const auto failed = failure()) return *failed;
     if (is_over) return Error{Errc::kPeer, peer, step};
     FABRIC_TRY_VOID(check_());
     const TimePoint now = Clock::now();
     if (now < deadline) return {};
+    // By then, and not by now: where this thread stood still since, the answers are unread.
     const auto silent = [&](int other) {
-        return !at(other).leaving && at(other).silent(now, spec_.silence);
+        return !at(other).leaving && at(other).silent(listened, spec_.silence);
     };
     if (silent(peer)) return Error{Errc::kPeer, peer, step};
     // It answers, so it only is late; so is one that has not come yet. What it waits for itself may
@@ -413,9 +416,11 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
     for (int turn = 0;; ++turn) {
         const bool alone = waiter.alone();
         bool is_over = false;
+        TimePoint listened{};
         {
             const std::lock_guard lock(mutex_);
             if (done()) return {};
+            if (turn >= kQuickTurns) listened = Clock::now();
             const int came = progress(alone ? wait_ms : 0);
             if (done()) return {};
             // Here: once the lock is free another thread may take the peer's last message and its
@@ -425,7 +430,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
             if (came > 0 && turn % kTurnsPerLook != 0) continue;
         }
         if (!alone && wait_ms != 0) nap(since);
-        if (turn < 4) continue;
+        if (turn < kQuickTurns) continue;
         const TimePoint now = Clock::now();
         if (since == TimePoint{}) asked = pinged = since = now;
         if (now - since < kLinkPolling) {
@@ -438,7 +443,7 @@ Result<void> Links::wait(int peer, TimePoint deadline, const char* step, const D
             if (at(peer).lost) return Error{Errc::kPeer, peer, step};
             if (now >= deadline) return Error{Errc::kTimeout, peer, step};
         } else {
-            FABRIC_TRY_VOID(reason_to_stop(peer, is_over, since, deadline, step));
+            FABRIC_TRY_VOID(reason_to_stop(peer, is_over, since, listened, deadline, step));
         }
         if (now - pinged < kPingEvery) continue;
         pinged = now;

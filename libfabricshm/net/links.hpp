@@ -174,8 +174,8 @@ class Links {
     void ping(int peer) noexcept;
     void serve();
     // Why a wait for `peer`, of which nothing more comes if it `is_over`, has to end, if so.
-    Result<void> reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint deadline,
-                                const char* step);
+    Result<void> reason_to_stop(int peer, bool is_over, TimePoint since, TimePoint listened,
+                                TimePoint deadline, const char* step);
     template <typename Done>
     Result<void> wait(int peer, TimePoint deadline, const char* step, const Done& done,
                       bool while_broken = false);

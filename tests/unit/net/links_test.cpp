@@ -8,9 +8,11 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 using namespace fabricshm;
@@ -103,7 +105,11 @@ struct Rig {
         spec.control_bytes = 256;
         spec.silence = silence;
         links = std::make_unique<Links>(
-            std::move(spec), std::move(played), [] { return Result<void>{}; },
+            std::move(spec), std::move(played),
+            [this] {
+                if (at_check) at_check();
+                return Result<void>{};
+            },
             [this](const Error& failure, int reporter) {
                 reported = failure;
                 reported_by = reporter;
@@ -115,6 +121,7 @@ struct Rig {
     }
 
     PlayedTransport* transport = nullptr;
+    std::function<void()> at_check;
     Error reported;
     int reported_by = -1;
     std::unique_ptr<Links> links;  // last: it calls back
@@ -231,6 +238,21 @@ TEST_SUITE("net.links") {
     }
 
     // The one that is waited for waits itself for one that stands still.
+    TEST_CASE("a peer is not silent because this rank stood still and did not listen") {
+        Rig rig(2, 200ms);
+        rig.transport->report(hello_of(1));
+        rig.transport->never_stops = true;
+        const auto deadline = Clock::now() + 50ms;
+        rig.at_check = [&] {
+            while (Clock::now() < deadline + 250ms) std::this_thread::yield();
+        };
+        const auto came = rig.links->receive(1, 64, 5, deadline);
+        REQUIRE_FALSE(came.ok());
+        CHECK(came.error().code == Errc::kTimeout);
+        CHECK(came.error().detail == 1);
+        rig.links->condemn(1);  // no goodbye
+    }
+
     TEST_CASE("where the awaited peer answers and another does not, the silent one is named") {
         Rig rig(3, 200ms);
         rig.transport->report(hello_of(1));
