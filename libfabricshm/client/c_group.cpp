@@ -196,10 +196,7 @@ int fabricshm_group_abort(fabricshm_group* group) {
     return guarded("fabricshm_group_abort", [&]() -> int {
         if (group == nullptr) return refuse("fabricshm_group_abort: group is NULL");
         if (const int code = check_own(*group); code != FABRICSHM_OK) return code;
-        // In its pool a rank has the number of that pool's group.
-        group->local().abort(Errc::kPeer, group->local().rank());
-        net::Links* const links = group->hosts != nullptr ? group->hosts->links() : nullptr;
-        if (links != nullptr && !links->failure()) links->spread(Errc::kPeer, group->rank());
+        group->hosts != nullptr ? group->hosts->give_up() : group->local().give_up();
         return FABRICSHM_OK;
     });
 }

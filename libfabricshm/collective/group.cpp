@@ -412,6 +412,12 @@ void Group::abort(Errc code, int rank) noexcept {
     state_->barrier.fail(code, rank);
 }
 
+// The flag first: what is small enough needs no wait that the reason would end.
+void Group::give_up() noexcept {
+    state_->failed = true;
+    abort(Errc::kPeer, rank());
+}
+
 Result<void> Group::check() noexcept {
     for (int peer = 0; peer < world(); ++peer) {
         if (peer != rank()) FABRIC_TRY_VOID(state_->barrier.check(peer, true));

@@ -133,6 +133,10 @@ class Group {
     /// Makes every wait of this process in the group end with `code` soon. Thread-safe.
     void abort(Errc code, int rank) noexcept;
 
+    /// This rank takes part in nothing more: its operations are refused from now on, and all waits
+    /// in the group end, with kPeer and its number. Thread-safe.
+    void give_up() noexcept;
+
     /// Ends every operation of this rank and waits until none runs: afterwards it touches no buffer
     /// of the group. Breaks the group for all. Before a shrink; by the caller's own thread.
     void retire() noexcept;

@@ -538,8 +538,12 @@ Result<void> DeviceGroup::error_of(device::Report report) {
             if (rank == place_.rank) return left_undone();
             return explain({Errc::kPeer, rank, kStep}, "rank %d has left the group", rank);
         case device::Outcome::kTimeout:
-            // The device knows that it waited in vain, the host perhaps why.
-            if (check_) FABRIC_TRY_VOID(check_());
+            // The device knows that it waited in vain, the host perhaps why: not that others did.
+            if (check_) {
+                const auto why = check_();
+                const Errc code = why.error().code;
+                if (code == Errc::kPeer || code == Errc::kPoisoned) return why;
+            }
             return explain({Errc::kTimeout, rank, kStep}, "rank %d did not come in time", rank);
         case device::Outcome::kMismatch:
             return explain({Errc::kMismatch, rank, kStep},

@@ -105,7 +105,7 @@ LargeAllreduce::LargeAllreduce(HostsGroup& group, const HostsGroup::Step& step,
       step_(step),
       plan_(group.plan()),
       sizes_(sizes),
-      in_place_(group.locals() == 1 && !group.links()->transport().needs_lent()),
+      in_place_(group.local().world() == 1 && !group.links()->transport().needs_lent()),
       each_(block_of(sizes.each)),
       last_(block_of(sizes.last)) {}
 
@@ -220,7 +220,7 @@ Result<void> LargeAllreduce::gather(std::uint64_t number) {
             group_.links()->release(segment.peer);
         }
     }
-    if (group_.locals() == 1) return {};
+    if (group_.local().world() == 1) return {};
     return group_.run_local(step_, {.kind = Kind::kAllGather,
                                     .input = output(number) + now.begin,
                                     .output = output(number),

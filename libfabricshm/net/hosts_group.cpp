@@ -52,6 +52,8 @@ struct Opening {
     // Behind it: a Door for each rank.
 };
 
+constexpr const char* kFailedBefore = "collective: the group failed before";
+
 template <std::size_t size>
 void set_text(char (&to)[size], const std::string& from) {
     std::memcpy(to, from.data(), std::min(from.size(), size - 1));
@@ -200,7 +202,8 @@ Result<void> HostsGroup::introduce() {
 // Every rank takes part in the second exchange, or the others would wait for it in the first place.
 Result<void> HostsGroup::open(TimePoint deadline) {
     Result<void> own;
-    auto local = spec_.join(own_local(), locals(), deadline);
+    auto local =
+        spec_.join(own_local(), static_cast<int>(plan_.ranks_of(own_host()).size()), deadline);
     if (local.ok()) local_ = std::move(local).value();
     if (!local.ok()) own = local.error();
     if (plan_.hosts() == 1) return own;
@@ -371,6 +374,7 @@ Error HostsGroup::ended(const Error& error) {
 
 Result<void> HostsGroup::run(const Call& call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (given_up_) return Error{Errc::kBroken, 0, kFailedBefore};
     if (is_message(call.kind)) return messages_->run(call);
     if (worker_ == nullptr || worker_->idle()) return run_now(call);
     FABRIC_TRY(const auto request, start(call));
@@ -379,8 +383,9 @@ Result<void> HostsGroup::run(const Call& call) {
 
 Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
     FABRIC_TRY_VOID(check_call(call, rank(), world()));
+    if (given_up_) return Error{Errc::kBroken, 0, kFailedBefore};
     if (is_message(call.kind)) return messages_->start(call);
-    if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    if (failed_) return Error{Errc::kBroken, 0, kFailedBefore};
     const auto request = std::make_shared<PendingRequest>();
     if (worker_ == nullptr) worker_ = std::make_unique<Worker>();
     worker_->push([this, request, call = std::move(call)]() mutable {
@@ -391,7 +396,7 @@ Result<std::shared_ptr<Request>> HostsGroup::start(Call call) {
 }
 
 Result<void> HostsGroup::run_now(const Call& call) {
-    if (failed_) return Error{Errc::kBroken, 0, "collective: the group failed before"};
+    if (failed_) return Error{Errc::kBroken, 0, kFailedBefore};
     links_->begin();
     FAULT_POINT("hosts.begin");
     const Result<void> result = dispatch(call);
@@ -439,7 +444,7 @@ Result<void> HostsGroup::dispatch(const Call& call) {
 }
 
 Result<void> HostsGroup::run_local(const Step& step, const LocalCall& local) {
-    if (locals() == 1) {
+    if (local_->world() == 1) {
         if (local.output != local.input && local.output != nullptr && local.bytes != 0) {
             kernels::copy(local.output, local.input, local.bytes, false);
         }
@@ -529,6 +534,13 @@ void HostsGroup::on_host_lost(int host) noexcept {
     for (const int rank : plan_.ranks_of(host)) {
         if (plan_.remote(rank, spec_.rank)) links_->condemn(rank);
     }
+}
+
+void HostsGroup::give_up() noexcept {
+    given_up_ = true;
+    failed_ = true;
+    local_->give_up();
+    if (links_ != nullptr && !links_->failure()) links_->spread(Errc::kPeer, rank());
 }
 
 void HostsGroup::retire() noexcept {

@@ -101,6 +101,9 @@ class HostsGroup {
     /// and what waits for them ends with kPeer. Thread-safe.
     void on_host_lost(int host) noexcept;
 
+    /// See Group::give_up().
+    void give_up() noexcept;
+
     /// Ends every operation of this rank, and breaks the group for all.
     void retire() noexcept;
 
@@ -141,7 +144,6 @@ class HostsGroup {
     std::atomic<int>& pending(std::uint64_t number) noexcept { return pending_[number % kSlots]; }
     int own_host() const noexcept { return plan_.host_of(rank()); }
     int own_local() const noexcept { return plan_.local_of(rank()); }
-    int locals() const noexcept { return static_cast<int>(plan_.ranks_of(own_host()).size()); }
 
   private:
     explicit HostsGroup(HostsSpec spec);
@@ -174,7 +176,8 @@ class HostsGroup {
     std::function<void()> give_up_lost_;
     std::uint32_t shrinks_ = 0;  // that were tried
     std::atomic<bool> failed_{false};
-    std::mutex asking_;  // of spec_.is_gone
+    std::atomic<bool> given_up_{false};  // messages are refused then, too
+    std::mutex asking_;                  // of spec_.is_gone
     std::unique_ptr<HostsMessages> messages_;
     std::unique_ptr<Links> links_;  // after what its writes point to
     std::unique_ptr<Worker> worker_;

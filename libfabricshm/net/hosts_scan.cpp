@@ -21,7 +21,8 @@ class Scan {
     Scan(HostsGroup& group, const HostsGroup::Step& step)
         : group_(group), step_(step), plan_(group.plan()), most_(group.slot_bytes()) {
         // Of each host, and one for what is handed to others.
-        if (group.locals() > 1) came_.resize((static_cast<Bytes>(plan_.hosts()) + 1) * most_);
+        if (group.local().world() > 1)
+            came_.resize((static_cast<Bytes>(plan_.hosts()) + 1) * most_);
     }
     Result<void> run_block(Bytes at, Bytes bytes);
 
@@ -98,7 +99,7 @@ Result<void> Scan::run_block(Bytes at, Bytes bytes) {
     FABRIC_TRY_VOID(group_.run_local(
         step_, {.kind = Kind::kScan, .input = input, .output = group_.slot(0), .bytes = bytes}));
     // On one rank it would be a copy of what does not count.
-    if (exclusive && group_.locals() > 1) {
+    if (exclusive && group_.local().world() > 1) {
         FABRIC_TRY_VOID(group_.run_local(
             step_,
             {.kind = Kind::kExscan, .input = input, .output = group_.slot(1), .bytes = bytes}));

@@ -91,10 +91,11 @@ FABRICSHM_API int fabricshm_cuda_join_cpu(fabricshm_group* group,
  * then what waits for a peer ends, and what has not begun does nothing when it begins. A graph is
  * waited for once its kernel has begun; one that was launched and has not begun does nothing, as
  * one that is launched later: wait for its stream first. Streams may have been destroyed. ENOENT:
- * it is not joined. ETIMEOUT: not all had ended. And what operations came to that were waited for,
- * or had failed before, where no call has returned that yet. After a failure it is left
- * nevertheless; only where a kernel does not end at all, which the text says, its memory stays
- * until the process ends, with the arena and the session. */
+ * it is not joined. Then the ranks wait for each other, at most for the session's timeout.
+ * ETIMEOUT: not all had ended. And what operations came to that were waited for, or had failed
+ * before, where no call has returned that yet. After a failure it is left nevertheless; only where
+ * a kernel does not end at all, which the text says, its memory stays until the process ends, with
+ * the arena and the session. */
 FABRICSHM_API int fabricshm_cuda_leave(fabricshm_group* group);
 
 /* By all ranks of the group, when their streams have ended: this rank lets its peers reach

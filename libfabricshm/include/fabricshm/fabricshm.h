@@ -421,9 +421,10 @@ FABRICSHM_API int fabricshm_group_host_lost(fabricshm_group* group, int host);
 FABRICSHM_API void fabricshm_group_leave(fabricshm_group* group);
 
 /* This rank gives the group up: its operations, those that run, those that were started and later
- * ones, end with EPEER or EBROKEN, and on all other ranks those that need it, with EPEER and its
- * number. The group is still to be left. Thread-safe, also while an operation runs; waits for
- * nothing. Operations on streams: fabricshm_cuda_abort(). */
+ * ones, end with EPEER or EBROKEN, but for what was about to end well; on all other ranks those
+ * that wait, whatever for, with EPEER and its number. The group is still to be left. Thread-safe,
+ * also while an operation runs; waits for nothing. Operations on streams: fabricshm_cuda_abort().
+ */
 FABRICSHM_API int fabricshm_group_abort(fabricshm_group* group);
 
 FABRICSHM_API int fabricshm_group_rank(const fabricshm_group* group);

@@ -377,6 +377,45 @@ TEST_SUITE("multiproc.client.groups") {
         CHECK(fabricshm_group_abort(nullptr) == FABRICSHM_EINVAL);
     }
 
+    TEST_CASE("what needs no wait is refused after an abort, too") {
+        const Daemon daemon;
+        for (int world = 1; world <= 2; ++world) {
+            CAPTURE(world);
+            const auto codes = run_children(world, [&](int rank) -> int {
+                const Job job(daemon.socket(), kArenaBytes);
+                fabricshm_group* group = join(job, "aborted", rank, world);
+                if (!job.ok || group == nullptr) return 1;
+                float value = 1, sum = 0;
+                const auto add = [&] {
+                    return fabricshm_allreduce(group, &value, &sum, 1, FABRICSHM_F32,
+                                               FABRICSHM_SUM);
+                };
+                // The second one is kept for others like it.
+                for (int i = 0; i < 2; ++i) {
+                    if (add() != 0) return failed(2);
+                }
+                const int last = world - 1;
+                if (rank == last && fabricshm_group_abort(group) != 0) return failed(3);
+                const int code = add();
+                if (rank != last) {
+                    if (code != FABRICSHM_EPEER || fabricshm_error_rank() != last) return failed(4);
+                } else {
+                    auto message = fabricshm_call_make(FABRICSHM_SEND, FABRICSHM_F32, FABRICSHM_SUM,
+                                                       &value, nullptr, 1);
+                    message.peer = 0;
+                    if (code != FABRICSHM_EBROKEN) return failed(5);
+                    if (fabricshm_barrier(group) != FABRICSHM_EBROKEN) return failed(6);
+                    if (world > 1 && fabricshm_run(group, &message) != FABRICSHM_EBROKEN) {
+                        return failed(7);
+                    }
+                }
+                fabricshm_group_leave(group);
+                return 0;
+            });
+            CHECK(codes == std::vector<int>(static_cast<std::size_t>(world), 0));
+        }
+    }
+
     TEST_CASE("started operations complete, call back and keep their order") {
         const Daemon daemon;
         const auto codes = run_children(3, [&](int child) -> int {

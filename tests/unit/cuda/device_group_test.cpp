@@ -439,6 +439,9 @@ TEST_SUITE("cuda.device_group") {
             CHECK(group->status().error().code == row.code);
         }
         words.report = device::make_report(device::Outcome::kTimeout, 3);
+        // That others waited in vain, too, says nothing more.
+        peers = Error{Errc::kBroken, 3, "late"};
+        CHECK(group->status().error().code == Errc::kTimeout);
         // The device knows that it waited in vain, the host that the rank has died.
         peers = Error{Errc::kPeer, 3, "died"};
         CHECK(group->status().error().code == Errc::kPeer);
